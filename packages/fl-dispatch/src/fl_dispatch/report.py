@@ -1,0 +1,198 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``Report``: what runs in this process and why, as a table for people and as a JSON file that is kept up to date."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import threading
+import time
+from collections import Counter
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from fl_dispatch.config import Config
+    from fl_dispatch.manager import OpManager
+
+SCHEMA_VERSION = 1
+
+
+class Report:
+    """The report of one worker process.
+
+    Args:
+        manager: whose sites are reported.
+        framework: name and version, for example ``"sglang 0.5.23"``.
+        config: the settings in force, shown with their origins.
+        rank: of this process in its group; part of the file name.
+        role: of this process, for example ``"scheduler"``.
+    """
+
+    def __init__(self, manager: OpManager, framework: str, config: Config, *, rank: int = 0, role: str = "worker") -> None:
+        self._manager = manager
+        self._framework = framework
+        self._config = config
+        self.rank = rank
+        self.role = role
+        self._left: Counter[tuple[str, str, str]] = Counter()
+        self._facts: dict[str, Any] = {}
+        self._written: str | None = None
+        self._stop: threading.Event | None = None
+        self._lock = threading.Lock()
+
+    def leave(self, op_name: str, label: str, reason: str) -> None:
+        """Note a layer that stays with the framework's own method, and why."""
+        self._left[(op_name, label, reason)] += 1
+
+    def fact(self, key: str, value: Any) -> None:
+        """Add a JSON-able fact about this process, for example the seam in use."""
+        self._facts[key] = value
+
+    # -- content
+
+    def rows(self) -> list[dict[str, Any]]:
+        """One row per (operator, layer class, implementation): how many layers, how many calls, why, what was passed over."""
+        rows: dict[tuple[str, str, str], dict[str, Any]] = {}
+        for site in self._manager.sites():
+            selection, impl = site.selection, site.impl
+            if selection is None or impl is None or site.obj is None:
+                continue
+            for impl_id, calls in {**site.past_calls, impl.impl_id: site.calls}.items():
+                row = rows.setdefault(
+                    (site.op_name, site.label, impl_id),
+                    {
+                        "operator": site.op_name,
+                        "layer_class": site.label,
+                        "implementation": impl_id,
+                        "why": selection.why if impl_id == impl.impl_id else "in effect until the selection changed",
+                        "passed_over": [],
+                        "layers": 0,
+                        "calls": 0,
+                        "served_by_others": {},
+                    },
+                )
+                row["calls"] += calls
+                if impl_id == impl.impl_id:
+                    row["layers"] += 1
+                    row["passed_over"] = [
+                        {"implementation": c.impl.impl_id, "reason": c.reason} for c in selection.passed_over
+                    ]
+                    for other, count in site.fallbacks.items():
+                        row["served_by_others"][other] = row["served_by_others"].get(other, 0) + count
+        return [rows[key] for key in sorted(rows)]
+
+    def left_to_framework(self) -> list[dict[str, Any]]:
+        return [
+            {"operator": op, "layer_class": label, "reason": reason, "layers": count}
+            for (op, label, reason), count in sorted(self._left.items())
+        ]
+
+    def as_dict(self) -> dict[str, Any]:
+        return {
+            "schema_version": SCHEMA_VERSION,
+            "framework": self._framework,
+            "role": self.role,
+            "rank": self.rank,
+            "pid": os.getpid(),
+            "device": self._manager.device_type,
+            "counts": "calls (eager mode)",
+            **self._facts,
+            "operators": self.rows(),
+            "left_to_framework": self.left_to_framework(),
+            "vendors": [record.as_dict() for record in self._manager.vendors],
+            "demotions": self._manager.failures.demotions(),
+            "not_served": self._manager.failures.noted(),
+            "config": self._config.as_dict(),
+        }
+
+    def table(self) -> str:
+        """The table printed once after loading."""
+        head = ("operator", "layer class", "layers", "implementation", "why", "passed over")
+        body = []
+        for row in self.rows():
+            passed = "; ".join(f"{p['implementation']}: {p['reason']}" for p in row["passed_over"]) or "-"
+            body.append(
+                (row["operator"], row["layer_class"], str(row["layers"]), row["implementation"], row["why"], passed)
+            )
+        for left in self.left_to_framework():
+            body.append(
+                (left["operator"], left["layer_class"], str(left["layers"]), "(framework's own)", left["reason"], "-")
+            )
+        return f"fl-dispatch on {self._framework}, {self.role} rank {self.rank}, {self._manager.device_type}\n" + _columns(head, body)
+
+    # -- file
+
+    def path_for(self, path: str) -> Path:
+        """The file of this process: the rank goes before the suffix, ``report.json`` to ``report.rank0.json``."""
+        base = Path(path)
+        return base.with_name(f"{base.stem}.rank{self.rank}{base.suffix or '.json'}")
+
+    def write(self, path: str | None = None) -> Path | None:
+        """Write the file now, if a path is set and something changed; replaced as a whole, so a reader never sees half of it."""
+        path = path or self._config.report
+        if path is None:
+            return None
+        target = self.path_for(path)
+        content = json.dumps(self.as_dict(), indent=1, default=str)
+        with self._lock:
+            if content == self._written:
+                return target
+            target.parent.mkdir(parents=True, exist_ok=True)
+            scratch = target.with_name(f".{target.name}.{os.getpid()}")
+            scratch.write_text(content, encoding="utf-8")
+            scratch.replace(target)
+            self._written = content
+        return target
+
+    def keep_writing(self, every_seconds: float = 0.5) -> None:
+        """Write now and then from a daemon thread: serving processes are killed, their exit handlers never run."""
+        if self._config.report is None or self._stop is not None:
+            return
+        self.write()
+        self._stop = threading.Event()
+        threading.Thread(target=self._loop, args=(self._stop, every_seconds), name="fl-dispatch-report", daemon=True).start()
+
+    def _loop(self, stop: threading.Event, every_seconds: float) -> None:
+        while not stop.wait(every_seconds):
+            # Layers come and go while this thread looks at them; the next round sees a settled picture.
+            with contextlib.suppress(RuntimeError):
+                self.write()
+
+    def stop(self) -> None:
+        """Stop the thread and write once more."""
+        if self._stop is not None:
+            self._stop.set()
+            self._stop = None
+        self.write()
+
+
+def wait_for_report(path: Path, calls: Mapping[str, int] | None = None, timeout: float = 10.0) -> dict[str, Any]:
+    """Read a report, waiting until it exists and, when ``calls`` is given, until those operators have that many calls.
+
+    Raises:
+        TimeoutError: it did not come to that in time; the message shows the last state.
+    """
+    deadline = time.monotonic() + timeout
+    seen: dict[str, int] = {}
+    while True:
+        if path.exists():
+            report: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+            seen = dict(Counter())
+            for row in report["operators"]:
+                seen[row["operator"]] = seen.get(row["operator"], 0) + row["calls"]
+            if all(seen.get(op, 0) >= count for op, count in (calls or {}).items()):
+                return report
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"{path}: wanted {dict(calls or {})}, have {seen or 'no report'} after {timeout} s")
+        time.sleep(0.05)
+
+
+def _columns(head: tuple[str, ...], body: list[tuple[str, ...]]) -> str:
+    widths = [min(max(len(row[i]) for row in (head, *body)), 60) for i in range(len(head))]
+    lines = []
+    for row in (head, tuple("-" * width for width in widths), *body):
+        lines.append("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
+    return "\n".join(lines)

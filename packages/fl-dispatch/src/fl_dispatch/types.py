@@ -1,0 +1,109 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Values that describe one implementation of one operator. Frozen, torch-free, safe to import anywhere."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+
+class BackendImplKind(str, enum.Enum):
+    """Where an implementation comes from. The value is the policy token of the whole group."""
+
+    DEFAULT = "flagos"
+    VENDOR = "vendor"
+    REFERENCE = "reference"
+
+
+class BackendPriority(enum.IntEnum):
+    """Priorities of the three groups; a higher number is tried first under the default policy."""
+
+    DEFAULT = 150
+    VENDOR = 100
+    REFERENCE = 50
+
+
+_DEFAULT_PRIORITY = {
+    BackendImplKind.DEFAULT: BackendPriority.DEFAULT,
+    BackendImplKind.VENDOR: BackendPriority.VENDOR,
+    BackendImplKind.REFERENCE: BackendPriority.REFERENCE,
+}
+
+
+@dataclass(frozen=True)
+class OpImpl:
+    """One implementation of one standard operator, and what it declares about itself.
+
+    The first six fields are all a vendor has to give. Everything else is a declaration; what is not declared is
+    assumed at its most careful: any dtype, mutation unknown (so a failed call is never retried), not traceable.
+
+    Args:
+        op_name: name of a standard operator, for example ``"rms_norm"``.
+        impl_id: unique per operator, for example ``"vendor.my_chip"``; the policy token ``impl:ID`` selects it.
+        kind: ``BackendImplKind.DEFAULT`` (FlagGems), ``VENDOR`` or ``REFERENCE``.
+        fn: the callable, with the operator's standard signature.
+        vendor: the vendor's name, required for ``kind=VENDOR``.
+        priority: order inside a group, highest first; the group's default when omitted.
+        available: asked once, where operators run: True, or False, or a reason why it cannot be used in this process.
+            When omitted, ``fn._is_available`` if there is one.
+        dtypes: names of the input dtypes it takes (``{"float16", "bfloat16"}``); None: any.
+        devices: device types it takes (``{"cuda"}``); None: any.
+        min_arch: lowest device capability, ``(major, minor)``; None: any.
+        supports: predicate over one call's arguments, the same as ``fn``'s; True, or a reason why not.
+        supports_layer: predicate over ``obj`` alone, evaluated once when a layer is bound; True, or a reason.
+        honours: for optional fields of ``obj``, the values it honours, for example
+            ``{"cast_x_before_out_mul": {False}}``; a field that is not named is taken to be honoured.
+        mutates: names of the arguments it may write to; ``frozenset()`` says none; None: unknown.
+        reads: fields of ``obj`` it reads; None: unknown.
+        traceable: ``torch.compile`` may trace into ``fn``.
+        capture_safe: may run inside a device-graph capture and be replayed.
+        registered_by: filled in by the registry: the distribution it came from.
+    """
+
+    op_name: str
+    impl_id: str
+    kind: BackendImplKind
+    fn: Callable[..., Any]
+    vendor: str | None = None
+    priority: int | None = None
+    available: Callable[[], bool | str] | None = None
+    dtypes: frozenset[str] | None = None
+    devices: frozenset[str] | None = None
+    min_arch: tuple[int, int] | None = None
+    supports: Callable[..., bool | str] | None = None
+    supports_layer: Callable[[Any], bool | str] | None = None
+    honours: Mapping[str, frozenset[Any]] = field(default_factory=dict)
+    mutates: frozenset[str] | None = None
+    reads: frozenset[str] | None = None
+    traceable: bool = False
+    capture_safe: bool = False
+    registered_by: str | None = None
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.kind, BackendImplKind):
+            raise TypeError(f"{self}: kind must be a BackendImplKind, not {self.kind!r}")
+        if not callable(self.fn):
+            raise TypeError(f"{self}: fn must be callable, not {self.fn!r}")
+        if self.kind is BackendImplKind.VENDOR and not self.vendor:
+            raise TypeError(f"{self}: kind=VENDOR needs vendor=NAME")
+        if self.priority is None:
+            object.__setattr__(self, "priority", int(_DEFAULT_PRIORITY[self.kind]))
+        if self.available is None:
+            object.__setattr__(self, "available", getattr(self.fn, "_is_available", None))
+        for name in ("dtypes", "devices", "mutates", "reads"):
+            value = getattr(self, name)
+            if isinstance(value, str):
+                raise TypeError(f"{self}: {name} must be a collection of names, not the string {value!r}")
+            if value is not None and not isinstance(value, frozenset):
+                object.__setattr__(self, name, frozenset(value))
+        object.__setattr__(self, "honours", {key: frozenset(values) for key, values in self.honours.items()})
+
+    def __str__(self) -> str:
+        return f"OpImpl({self.op_name}, {self.impl_id})"
+
+    @property
+    def limited(self) -> bool:
+        """Whether single calls can be outside what it declares."""
+        return self.dtypes is not None or self.devices is not None or self.supports is not None
