@@ -112,15 +112,13 @@ def ensure(env: Environment, *, recreate: bool = False, wheels: bool = False) ->
 
 
 def _requirements_fingerprint(env: Environment) -> str:
-    metadata = [path for name in env.metadata_only for path in (TOOLS / name).glob("*.toml")]
     # The folder is part of it because scripts in a virtual environment hold its absolute path.
-    values = (BUILD_VERSION, str(env.folder), f"{sys.version_info[:2]}", f"shim {env.torchvision_shim}")
-    return fingerprint(values=values, files=[*env.lists, *metadata, *([SHIM] if env.torchvision_shim else [])])
+    return fingerprint(values=(BUILD_VERSION, str(env.folder), f"{sys.version_info[:2]}"), files=env.lists)
 
 
 def _packages_fingerprint(env: Environment, *, wheels: bool) -> str:
-    values = ["wheels" if wheels else "editable", *(folder.name for folder in env.packages())]
-    files: list[Path] = []
+    values = ["wheels" if wheels else "editable"]
+    files = [TOOLS / name / "pyproject.toml" for name in env.metadata_only] + ([SHIM] if env.torchvision_shim else [])
     for folder in env.packages():
         # Editable: the code is read in place, but entry points and metadata are copied when installing.
         pattern = "**/*" if wheels else "pyproject.toml"
@@ -149,28 +147,30 @@ def _install_requirements(env: Environment) -> None:
             _pip(env, "torch", "install", "-c", str(main), f"torch=={torch}")
     with timed(f"{len(requirements.pins(main, test))} packages of {relative(main)} and {test.name}"):
         _pip(env, "requirements", "install", "--no-deps", "-r", str(main), "-r", str(test))
-    for name in env.metadata_only:
-        with timed(f"{name} (metadata only)"):
-            _pip(env, name, "install", "--no-deps", "--no-build-isolation", str(TOOLS / name))
+
+
+def _install_packages(env: Environment, *, wheels: bool) -> None:
     if env.torchvision_shim:
         shutil.copyfile(SHIM, env.site_packages / "_fl_torchvision_shim.py")
         # A .pth line is run when the interpreter starts, in the engines' worker processes too.
         (env.site_packages / "_fl_torchvision_shim.pth").write_text("import _fl_torchvision_shim\n", encoding="utf-8")
-
-
-def _install_packages(env: Environment, *, wheels: bool) -> None:
     folders = env.packages()
-    if not folders:
-        return
     targets = [str(folder) if wheels else f"--editable={folder}" for folder in folders]
-    with timed(f"{', '.join(folder.name for folder in folders)} ({'wheels' if wheels else 'editable'})"):
+    targets += [str(TOOLS / name) for name in env.metadata_only]
+    names = [*(f"{folder.name} ({'wheel' if wheels else 'editable'})" for folder in folders), *env.metadata_only]
+    with timed(", ".join(names)):
         _pip(env, "packages", "install", "--no-deps", "--no-build-isolation", "--force-reinstall", *targets)
 
 
-def _pip(env: Environment, step: str, *arguments: str) -> None:
-    options = ("--no-input", "--disable-pip-version-check", "--progress-bar=off", "--root-user-action=ignore")
-    command = [str(env.python), "-m", "pip", arguments[0], *options, *arguments[1:]]
-    run_logged(command, log=LOGS / f"{env.name}-{step}.log", hint=PIP_HINT)
+def _pip(env: Environment, step: str, command: str, *arguments: str) -> None:
+    options = ["--no-input", "--disable-pip-version-check", "--progress-bar=off", "--root-user-action=ignore"]
+    # Most modules of an engine are never imported here; Python compiles the others when it first imports them.
+    options.append("--no-compile")
+    run_logged(
+        [str(env.python), "-m", "pip", command, *options, *arguments],
+        log=LOGS / f"{env.name}-{step}.log",
+        hint=PIP_HINT,
+    )
 
 
 def named(name: str) -> Environment:

@@ -85,9 +85,7 @@ def timed(label: str) -> Iterator[None]:
     print(f"  {label}: {time.monotonic() - started:.1f} s", flush=True)
 
 
-def run_logged(
-    command: Sequence[str], *, log: Path, hint: str, environment: Mapping[str, str] | None = None
-) -> None:
+def run_logged(command: Sequence[str], *, log: Path, hint: str, environment: Mapping[str, str] | None = None) -> None:
     """Run a long command quietly, its output in a file, with a sign of life every now and then.
 
     Raises:
@@ -103,8 +101,8 @@ def run_logged(
                     status = process.wait(timeout=HEARTBEAT_SECONDS)
                     break
                 except subprocess.TimeoutExpired:
-                    last = next((line for line in reversed(_lines(log)) if not is_noise(line)), "").strip()
-                    print(f"    {time.monotonic() - started:.0f} s: {last[:100]}", flush=True)
+                    last = next((line for line in reversed(_lines(log)) if not is_noise(line)), "running")
+                    print(f"    {time.monotonic() - started:.0f} s: {last.strip()[:100]}", flush=True)
     if status != 0:
         raise CommandFailed(command, status, log, hint)
 

@@ -32,9 +32,11 @@ def _define_missing_operators() -> None:
 
     if hasattr(torch.ops.torchvision, "nms"):
         return
-    library = torch.library.Library("torchvision", "FRAGMENT")
+    # torch.library has no annotations, hence the ignores.
+    library = torch.library.Library("torchvision", "FRAGMENT")  # type: ignore[no-untyped-call]
     for name in ("nms", "qnms"):
-        library.define(f"{name}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
+        schema = f"{name}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor"
+        library.define(schema)  # type: ignore[no-untyped-call]
     # A library takes its definitions with it when it is collected.
     sys.modules[__name__]._library = library  # type: ignore[attr-defined]  # a module attribute made here
 

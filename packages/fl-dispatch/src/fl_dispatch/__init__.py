@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from fl_dispatch.backends import Backend as Backend
     from fl_dispatch.config import Config as Config, load_config as load_config
     from fl_dispatch.discovery import VendorRecord as VendorRecord, installed_vendors as installed_vendors
+    from fl_dispatch.doctor import Finding as Finding
     from fl_dispatch.errors import (
         ConfigError as ConfigError,
         FLDispatchError as FLDispatchError,
@@ -58,6 +59,7 @@ _HOME = {
     "DeviceFacts": "selection",
     "FLDispatchError": "errors",
     "Field": "ops.spec",
+    "Finding": "doctor",
     "FrozenSelectionError": "errors",
     "NotSupported": "errors",
     "OpArgumentError": "errors",

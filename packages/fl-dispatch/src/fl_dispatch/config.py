@@ -11,13 +11,11 @@ import os
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import Any
 
 from fl_dispatch import ops
+from fl_dispatch.config_values import Value, ValueParser, parse_flag
 from fl_dispatch.errors import ConfigError, did_you_mean
-from fl_dispatch.policy import SelectionPolicy, Token
-
-Value = Any
+from fl_dispatch.policy import SelectionPolicy
 
 
 @dataclass(frozen=True)
@@ -47,9 +45,6 @@ _BY_KEY = {setting.key: setting for setting in SETTINGS}
 
 #: Read without a prefix, as in FlagGems itself.
 USE_FLAGGEMS = "USE_FLAGGEMS"
-
-_TRUE, _FALSE = {"1", "true", "yes", "on"}, {"0", "false", "no", "off"}
-_WORD_FOR_NOTHING = "none"
 
 
 @dataclass(frozen=True)
@@ -105,23 +100,25 @@ def load_config(
     """
     environ = os.environ if environ is None else environ
     known_vendors = _installed_vendor_names() if vendors is None else frozenset(vendors)
-    aliases = {op: (op,) for op in ops.STANDARD_OPERATORS}
+    aliases: dict[str, tuple[str, ...]] = {op: (op,) for op in ops.STANDARD_OPERATORS}
     aliases.update({name: tuple(targets) for name, targets in (operator_aliases or {}).items()})
-    parser = _Parser(aliases, known_vendors)
+    parser = ValueParser(aliases, known_vendors)
     values: dict[str, Value] = {setting.key: setting.default for setting in SETTINGS}
     origins: dict[str, str] = {}
 
-    def apply(layer: Mapping[str, Value], origin: Callable[[str], str]) -> None:
+    def apply(layer: Mapping[str, Value], origin: str) -> None:
         for key, raw in layer.items():
-            values[key] = parser.parse(_BY_KEY[key], raw, values[key], origin(key))
-            origins[key] = origin(key)
+            # A variable is named by its own name, a key in a file or platform by both.
+            where = origin + key.upper() if origin == prefix else f"{origin}: {key}"
+            values[key] = parser.parse(_BY_KEY[key].form, raw, values[key], where)
+            origins[key] = origin + key.upper() if origin == prefix else origin
 
-    apply(_checked_keys(platform_defaults or {}, "platform default"), lambda _: "platform default")
+    apply(_checked_keys(platform_defaults or {}, "platform default"), "platform default")
     from_environment = _environment_layer(prefix, environ)
     path = from_environment.pop("config", None)
     if path is not None:
-        apply(_checked_keys(_read_file(path, f"{prefix}CONFIG"), path), lambda _: str(path))
-    apply(from_environment, lambda key: prefix + key.upper())
+        apply(_checked_keys(_read_file(path, f"{prefix}CONFIG"), path), path)
+    apply(from_environment, prefix)
 
     flaggems = environ.get(USE_FLAGGEMS, "").strip()
     if flaggems:
@@ -139,7 +136,7 @@ def load_config(
         oot_whitelist=None if values["oot_whitelist"] is None else frozenset(values["oot_whitelist"]),
         oot_blacklist=frozenset(values["oot_blacklist"]),
         report=values["report"],
-        use_flaggems=_flag(flaggems, USE_FLAGGEMS) if flaggems else True,
+        use_flaggems=parse_flag(flaggems, USE_FLAGGEMS) if flaggems else True,
         origins=MappingProxyType(origins),
     )
 
@@ -147,7 +144,7 @@ def load_config(
 def flaggems_wanted(environ: Mapping[str, str] | None = None) -> bool:
     """Whether ``USE_FLAGGEMS`` leaves FlagGems on; ``0`` means that it is not even imported."""
     value = (os.environ if environ is None else environ).get(USE_FLAGGEMS, "").strip()
-    return _flag(value, USE_FLAGGEMS) if value else True
+    return parse_flag(value, USE_FLAGGEMS) if value else True
 
 
 def _installed_vendor_names() -> frozenset[str]:
@@ -176,9 +173,11 @@ def _read_file(path: str, named_by: str) -> Mapping[str, Value]:
     try:
         with open(path, encoding="utf-8") as stream:
             content = yaml.safe_load(stream)
-    except OSError as error:
-        raise ConfigError(f"cannot read the configuration file {path!r} named by {named_by}: {error.strerror}") from error
-    except yaml.YAMLError as error:
+    except (OSError, UnicodeDecodeError) as error:
+        why = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
+        raise ConfigError(f"cannot read the configuration file {path!r} named by {named_by}: {why}") from error
+    # PyYAML's constructors also let these through, for example for `2020-13-45` or `!!timestamp x`.
+    except (yaml.YAMLError, ValueError, TypeError, AttributeError, RecursionError) as error:
         raise ConfigError(f"{path}: not valid YAML: {' '.join(str(error).split())}") from error
     if content is None:
         return {}
@@ -193,105 +192,3 @@ def _checked_keys(layer: Mapping[str, Value], where: str) -> Mapping[str, Value]
         if key not in in_file:
             raise ConfigError(f"{where}: unknown key {key!r}; {did_you_mean(str(key), in_file)}")
     return layer
-
-
-def _flag(value: Value, where: str) -> bool:
-    if isinstance(value, bool):
-        return value
-    word = str(value).strip().lower()
-    if word in _TRUE | _FALSE:
-        return word in _TRUE
-    raise ConfigError(f"{where}: {value!r} is neither on nor off; use 1 or 0")
-
-
-class _Parser:
-    """Turns raw values (strings from the environment, YAML values from files) into checked ones."""
-
-    def __init__(self, operator_aliases: Mapping[str, tuple[str, ...]], vendors: frozenset[str]) -> None:
-        self._aliases = operator_aliases
-        self._installed = vendors
-
-    def parse(self, setting: Setting, raw: Value, lower: Value, where: str) -> Value:
-        """Check one value; ``lower`` is the value of the layers below, which lists may add to."""
-        return getattr(self, f"_{setting.form}")(raw, lower, where)
-
-    def _flag(self, raw: Value, lower: Value, where: str) -> bool:
-        return _flag(raw, where)
-
-    def _path(self, raw: Value, lower: Value, where: str) -> str:
-        if not isinstance(raw, str) or not raw:
-            raise ConfigError(f"{where}: a path must be a non-empty string, not {raw!r}")
-        return raw
-
-    def _order(self, raw: Value, lower: Value, where: str) -> tuple[str, ...]:
-        words = raw.replace("|", ",").split(",") if isinstance(raw, str) else raw
-        if not isinstance(words, (list, tuple)):
-            raise ConfigError(f"{where}: an order is a token or a list of tokens, not {raw!r}")
-        return tuple(self._token(word, where) for word in words)
-
-    def _token(self, word: Value, where: str) -> str:
-        if not isinstance(word, str):
-            raise ConfigError(f"{where}: a token must be a string, not {word!r}")
-        try:
-            token = Token.parse(word)
-        except ConfigError as error:
-            raise ConfigError(f"{where}: {error}") from None
-        if token.vendor is not None:
-            self._vendor_name(token.vendor, where)
-        return token.text
-
-    def _orders(self, raw: Value, lower: Value, where: str) -> dict[str, tuple[str, ...]]:
-        if isinstance(raw, str):
-            pairs = []
-            for item in filter(None, (part.strip() for part in raw.split(";"))):
-                op_name, equals, order = item.partition("=")
-                if not equals or not order.strip():
-                    raise ConfigError(f"{where}: {item!r} is not OPERATOR=TOKEN|TOKEN, for example rms_norm=vendor|reference")
-                pairs.append((op_name.strip(), order))
-            raw = dict(pairs)
-        if not isinstance(raw, Mapping):
-            raise ConfigError(f"{where}: orders by operator are a mapping, not {raw!r}")
-        # Operators not named here keep what a lower layer said about them.
-        merged = dict(lower)
-        for op_name, order in raw.items():
-            if op_name not in ops.STANDARD_OPERATORS:
-                raise ConfigError(f"{where}: unknown operator {op_name!r}; {did_you_mean(str(op_name), ops.STANDARD_OPERATORS)}")
-            merged[op_name] = self._order(order, (), f"{where}[{op_name}]")
-        return merged
-
-    def _operators(self, raw: Value, lower: Value, where: str) -> frozenset[str]:
-        return self._names(raw, lower, where, self._operator_name)
-
-    def _vendors(self, raw: Value, lower: Value, where: str) -> frozenset[str]:
-        return self._names(raw, lower, where, self._vendor_name)
-
-    def _operator_name(self, name: str, where: str) -> Iterable[str]:
-        if name not in self._aliases:
-            raise ConfigError(f"{where}: unknown operator {name!r}; {did_you_mean(name, self._aliases)}")
-        return self._aliases[name]
-
-    def _vendor_name(self, name: str, where: str) -> Iterable[str]:
-        if name not in self._installed:
-            raise ConfigError(
-                f"{where}: no installed vendor is named {name!r}; {did_you_mean(name, self._installed)} "
-                "(`fl-dispatch doctor` lists installed vendors)"
-            )
-        return (name,)
-
-    def _names(
-        self, raw: Value, lower: Value, where: str, resolve: Callable[[str, str], Iterable[str]]
-    ) -> frozenset[str]:
-        base: Iterable[str] = ()
-        if isinstance(raw, Mapping):
-            if set(raw) != {"append"}:
-                raise ConfigError(f"{where}: a list is replaced by a list, or added to with {{append: [...]}}; got {raw!r}")
-            base, raw = lower or (), raw["append"]
-        elif isinstance(raw, str) and raw.startswith("+"):
-            base, raw = lower or (), raw[1:]
-        if isinstance(raw, str):
-            raw = [word.strip() for word in raw.split(",") if word.strip()]
-            if raw == [_WORD_FOR_NOTHING]:
-                raw = []
-        if not isinstance(raw, (list, tuple, set, frozenset)) or not all(isinstance(word, str) for word in raw):
-            raise ConfigError(f"{where}: expected a list of names, not {raw!r}")
-        return frozenset(base) | {target for word in raw for target in resolve(word, where)}

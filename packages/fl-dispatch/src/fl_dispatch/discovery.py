@@ -58,7 +58,7 @@ def discover(
         policy: its ``deny_vendors`` and ``allow_vendors`` decide what is imported.
         already: records of an earlier call; vendors that were imported then are not imported again.
     """
-    earlier = {record.name: record for record in already}
+    earlier = {(record.name, record.distribution, record.entry_point): record for record in already}
     if not earlier and not registry.snapshot():
         for module in BUILTIN_BACKENDS:
             with registry.registering("fl-dispatch"):
@@ -66,9 +66,10 @@ def discover(
     records = []
     taken: dict[str, str] = {}
     for point in sorted(entry_points(group=VENDOR_GROUP), key=lambda p: (p.name, p.value)):
-        known = earlier.get(point.name)
+        known = earlier.get((point.name, _distribution(point), point.value))
         if known is not None and known.status != "denied":
             records.append(known)
+            taken.setdefault(point.name, known.distribution)
             continue
         record = _load(registry, policy, point, taken)
         taken.setdefault(point.name, record.distribution)
@@ -80,7 +81,7 @@ def discover(
 
 
 def _load(registry: OpRegistry, policy: SelectionPolicy, point: EntryPoint, taken: dict[str, str]) -> VendorRecord:
-    distribution = point.dist.name if point.dist else "unknown"
+    distribution = _distribution(point)
     version = point.dist.version if point.dist else "unknown"
 
     def record(status: str, reason: str = "", detail: str = "", implementations: int = 0) -> VendorRecord:
@@ -107,6 +108,10 @@ def _load(registry: OpRegistry, policy: SelectionPolicy, point: EntryPoint, take
     if not added:
         return record("broken", "it registered no implementation")
     return record("registered", implementations=added)
+
+
+def _distribution(point: EntryPoint) -> str:
+    return point.dist.name if point.dist else "unknown"
 
 
 def _count(registry: OpRegistry) -> int:

@@ -1,20 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What this process can find out about itself: device, architecture, and one call's arguments. Only used where operators run."""
+"""What this process can find out about itself: device, architecture, availability. Only used where operators run."""
 
 from __future__ import annotations
 
 import functools
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from typing import Any
 
 from fl_dispatch.selection import DeviceFacts
 from fl_dispatch.types import OpImpl
-
-
-def dtype_name(dtype: Any) -> str | None:
-    """``torch.float16`` to ``"float16"``."""
-    return None if dtype is None else str(dtype).removeprefix("torch.")
 
 
 @functools.cache
@@ -22,6 +17,8 @@ def default_device_type() -> str:
     """The accelerator torch was built for and can see, else ``cpu``. Creates no device context."""
     import torch
 
+    if not hasattr(torch, "accelerator"):  # torch before 2.6
+        return "cuda" if torch.cuda.is_available() else "cpu"
     accelerator = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
     return accelerator.type if accelerator is not None else "cpu"
 
@@ -40,8 +37,29 @@ def architecture(device_type: str) -> tuple[int, int] | None:
 
 
 def facts_for(device_type: str | None, dtype: str | None = None) -> DeviceFacts:
+    """All that is known about one device type; this process's own when None."""
     kind = device_type or default_device_type()
     return DeviceFacts(kind, architecture(kind), dtype)
+
+
+class Availability:
+    """What the availability probes said. Each is asked once, where operators run."""
+
+    def __init__(self) -> None:
+        self._answers: dict[Callable[[], Any], str | None] = {}
+
+    def reason_against(self, impl: OpImpl) -> str | None:
+        """None when the implementation can be used in this process, else why not."""
+        probe = impl.available
+        if probe is None:
+            return None
+        if probe not in self._answers:
+            self._answers[probe] = unavailable_reason(probe)
+        return self._answers[probe]
+
+    def forget(self) -> None:
+        """Ask again."""
+        self._answers.clear()
 
 
 def unavailable_reason(probe: Callable[[], Any]) -> str | None:
@@ -49,49 +67,15 @@ def unavailable_reason(probe: Callable[[], Any]) -> str | None:
     owner = getattr(probe, "__self__", None)
     try:
         answer = probe()
-        if answer is True:
-            return None
         if isinstance(answer, str) and answer:
             return answer
+        if answer:  # also NumPy's True, or a device count
+            return None
         explain = getattr(owner, "unavailable_reason", None)
         reason = explain() if callable(explain) else None
-    except Exception as error:  # noqa: BLE001  (a vendor's probe may raise anything; the exception becomes the reason)
+    except (Exception, SystemExit) as error:  # noqa: BLE001  (a vendor's probe may raise anything; it becomes the reason)
         return f"its availability probe raised {type(error).__name__}: {error}"
-    return reason or "not available: is_available() returned False"
-
-
-def layer_verdict(impl: OpImpl, obj: Any) -> str | None:
-    """None when the implementation honours the layer's configuration, else why not."""
-    for name, values in impl.honours.items():
-        value = getattr(obj, name, False)
-        if value not in values:
-            wanted = ", ".join(sorted(map(repr, values)))
-            return f"honours {name} only as {wanted}, this layer has {value!r}"
-    if impl.supports_layer is not None:
-        return predicate_verdict(impl.supports_layer, (obj,), {}, "supports_layer")
-    return None
-
-
-def call_verdict(impl: OpImpl, args: Sequence[Any], kwargs: Mapping[str, Any]) -> str | None:
-    """None when one call is inside what the implementation declares, else the limit it breaks."""
-    x = args[1] if len(args) > 1 else None
-    if x is not None:
-        if impl.dtypes is not None and dtype_name(x.dtype) not in impl.dtypes:
-            return f"takes {', '.join(sorted(impl.dtypes))}, not {dtype_name(x.dtype)}"
-        if impl.devices is not None and x.device.type not in impl.devices:
-            return f"needs device {' or '.join(sorted(impl.devices))}, the input is on {x.device.type}"
-    if impl.supports is not None:
-        return predicate_verdict(impl.supports, args, kwargs, "supports")
-    return None
-
-
-def predicate_verdict(
-    predicate: Callable[..., bool | str], args: Sequence[Any], kwargs: Mapping[str, Any], name: str
-) -> str | None:
-    answer = predicate(*args, **kwargs)
-    if answer is True:
-        return None
-    return answer if isinstance(answer, str) and answer else f"its {name}() predicate says no"
+    return str(reason) if reason else f"not available: {getattr(probe, '__name__', 'its probe')}() returned {answer!r}"
 
 
 def tracing_or_capturing() -> bool:
@@ -106,15 +90,8 @@ def tracing_or_capturing() -> bool:
     return False
 
 
-def describe_arguments(args: Sequence[Any], kwargs: Mapping[str, Any]) -> str:
-    """Shapes, dtypes and devices of one call, for messages."""
+def is_tracing() -> bool:
+    """Whether ``torch.compile`` is tracing the code that asks; Dynamo folds this into a constant."""
+    import torch
 
-    def one(value: Any) -> str:
-        shape = getattr(value, "shape", None)
-        if shape is None or not hasattr(value, "dtype"):
-            return repr(value) if isinstance(value, (int, float, bool, str, type(None))) else type(value).__name__
-        return f"{dtype_name(value.dtype)}{list(shape)}@{value.device}"
-
-    parts = [one(value) for value in args]
-    parts += [f"{key}={one(value)}" for key, value in kwargs.items()]
-    return ", ".join(parts)
+    return torch.compiler.is_compiling()

@@ -9,12 +9,12 @@ and the error is neither the caller's mistake, nor out of memory, nor a lost dev
 from __future__ import annotations
 
 import logging
-import threading
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from fl_dispatch import facts
 from fl_dispatch.errors import FLDispatchError, NotSupported, OpArgumentError, OpExecutionError, SelectionError
+from fl_dispatch.facts import tracing_or_capturing
+from fl_dispatch.limits import check_for, describe_arguments, dtype_of, positional
 from fl_dispatch.types import OpImpl
 
 if TYPE_CHECKING:
@@ -22,78 +22,23 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("fl_dispatch")
 
-#: Failures in a row, over all sites, after which an implementation is demoted for one operator and dtype.
-DEMOTE_AFTER = 3
-
-_LOST_DEVICE = ("device-side assert", "illegal memory access", "launch failure", "device lost", "ecc error", "aicore")
-
-Key = tuple[str, str, str]
-
-
-class FailureLedger:
-    """Which implementations failed lately and which were demoted; keyed by operator, implementation and dtype."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._streak: dict[Key, int] = {}
-        self._demoted: dict[Key, str] = {}
-        self._notes: dict[Key, int] = {}
-
-    def is_watched(self, impl: OpImpl) -> bool:
-        return any(key[:2] == (impl.op_name, impl.impl_id) for key in self._streak)
-
-    def demoted_dtypes(self, impl: OpImpl) -> frozenset[str]:
-        return frozenset(k[2] for k in self._demoted if k[:2] == (impl.op_name, impl.impl_id))
-
-    def demotions(self) -> list[dict[str, str]]:
-        return [
-            {"operator": op, "impl_id": impl_id, "dtype": dtype, "reason": reason}
-            for (op, impl_id, dtype), reason in sorted(self._demoted.items())
-        ]
-
-    def failed(self, impl: OpImpl, dtype: str, error: BaseException) -> bool:
-        """Count a failure; True when this one demotes the implementation."""
-        key = (impl.op_name, impl.impl_id, dtype)
-        with self._lock:
-            self._streak[key] = self._streak.get(key, 0) + 1
-            if self._streak[key] < DEMOTE_AFTER or key in self._demoted:
-                return False
-            del self._streak[key]
-            self._demoted[key] = f"failed {DEMOTE_AFTER} times in a row, last with {type(error).__name__}: {error}"
-            return True
-
-    def succeeded(self, impl: OpImpl) -> None:
-        with self._lock:
-            for key in [key for key in self._streak if key[:2] == (impl.op_name, impl.impl_id)]:
-                del self._streak[key]
-
-    def noted(self) -> list[dict[str, object]]:
-        """Calls that a chosen implementation did not serve, by reason."""
-        return [
-            {"operator": op, "impl_id": impl_id, "reason": reason, "calls": count}
-            for (op, impl_id, reason), count in sorted(self._notes.items())
-        ]
-
-    def note(self, impl: OpImpl, reason: str) -> bool:
-        """Count a reason; True the first time, when it is worth a log line."""
-        key = (impl.op_name, impl.impl_id, reason)
-        with self._lock:
-            self._notes[key] = self._notes.get(key, 0) + 1
-            return self._notes[key] == 1
-
-    def reset(self) -> None:
-        with self._lock:
-            self._streak.clear()
-            self._demoted.clear()
+_LOST_DEVICE = (
+    "device-side assert",
+    "illegal memory access",
+    "misaligned address",
+    "launch failure",
+    "device lost",
+    "ecc error",
+    "aicore",
+)
 
 
 def recover(site: Site, error: Exception, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
     """Called from the except branch of a site. Returns another candidate's result, or raises."""
-    if isinstance(error, FLDispatchError) or getattr(error, "_fl_dispatch_judged", False):
-        raise error
     impl = site.impl
-    if impl is None:
+    if impl is None or isinstance(error, FLDispatchError) or getattr(error, "_fl_dispatch_judged", False):
         raise error
+    args, kwargs = positional(site.manager.registry.spec(site.op_name).parameters, args, kwargs)
     _judge(site, impl, error, args, kwargs)
     return _run_rest(site, impl, f"raised {type(error).__name__}: {error}", error, args, kwargs)
 
@@ -103,50 +48,65 @@ def pass_on(site: Site, impl: OpImpl, reason: str, args: tuple[Any, ...], kwargs
     return _run_rest(site, impl, reason, None, args, kwargs)
 
 
+def after(site: Site, impl: OpImpl) -> tuple[OpImpl, ...]:
+    """The candidates that may take over from one, in order; none under strict."""
+    usable = site.selection.usable if site.selection is not None else ()
+    # Another thread may have changed the selection since the call began: then everything in it but this one is next.
+    return usable[usable.index(impl) + 1 :] if impl in usable else usable
+
+
 def _run_rest(
     site: Site, failed: OpImpl, reason: str, error: Exception | None, args: tuple[Any, ...], kwargs: Mapping[str, Any]
 ) -> Any:
-    selection = site.selection
-    assert selection is not None  # a site that ran has decided
-    usable = selection.usable
+    ledger, dtype = site.manager.failures, dtype_of(args)
     verdicts = [(failed, reason)]
-    for impl in usable[usable.index(failed) + 1 :]:
-        # A refusal inside a trace is a guardable branch, not a failure: nothing of it needs logging.
-        why_not = facts.layer_verdict(impl, args[0]) or facts.call_verdict(impl, args, kwargs)
+    raised = [] if error is None or isinstance(error, NotSupported) else [(failed, error)]
+    for impl in after(site, failed):
+        verdict = check_for(site, impl)
+        why_not = None if verdict is None else verdict(args, kwargs)
         if why_not is None:
             try:
                 result = impl.fn(*args, **kwargs)
             except Exception as next_error:  # noqa: BLE001  (judged at once: raised again unless it may be passed on)
                 _judge(site, impl, next_error, args, kwargs)
                 why_not, error = f"raised {type(next_error).__name__}: {next_error}", next_error
+                if not isinstance(next_error, NotSupported):
+                    raised.append((impl, next_error))
             else:
-                site.fallbacks[impl.impl_id] = site.fallbacks.get(impl.impl_id, 0) + 1
-                if site.manager.failures.note(failed, reason):
+                if ledger.is_watched(impl):
+                    site.manager.succeeded(impl, dtype)
+                # Only now: where nothing else can serve, there is nobody to demote it in favour of.
+                for culprit, its_error in raised:
+                    site.manager.failed(culprit, dtype, its_error)
+                pair = (failed.impl_id, impl.impl_id)
+                site.fallbacks[pair] = site.fallbacks.get(pair, 0) + 1
+                if ledger.note(failed, reason):
                     logger.warning(
                         "operator %s: %s did not serve a call (%s); %s did. Further such calls are counted, not logged.",
                         site.op_name, failed.impl_id, reason, impl.impl_id,
                     )  # fmt: skip
                 return result
         verdicts.append((impl, why_not))
+    strict = site.selection is not None and site.selection.policy.strict
     lines = "".join(f"\n   x {impl.impl_id:<24} {why}" for impl, why in verdicts)
-    what = "strict, and the chosen implementation" if selection.policy.strict else "no implementation"
+    what = "strict, and the chosen implementation" if strict else "no implementation"
     kind = SelectionError if error is None else OpExecutionError
-    hint = "turn strict off, or widen the order" if selection.policy.strict else "`fl-dispatch explain` shows every limit"
-    ability = "is not able to serve it" if selection.policy.strict else "is able to serve it"
+    hint = "turn strict off, or widen the order" if strict else "`fl-dispatch explain` shows every limit"
     raise kind(
-        f"operator {site.op_name!r} called with ({facts.describe_arguments(args, kwargs)}): {what} {ability}{lines}\n"
+        f"operator {site.op_name!r} called with ({describe_arguments(args, kwargs)}): {what} is "
+        f"{'not ' if strict else ''}able to serve it{lines}\n"
         f"  hint: {hint}"
     ) from error
 
 
 def _judge(site: Site, impl: OpImpl, error: Exception, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
     """Raise unless the failure of ``impl`` may be passed on to the next candidate."""
-    if isinstance(error, FLDispatchError):
+    if isinstance(error, FLDispatchError) or getattr(error, "_fl_dispatch_judged", False):
         raise error
     selection = site.selection
     strict = selection is not None and selection.policy.strict
     where = f"operator {site.op_name!r}, implementation {impl.impl_id!r}"
-    call = facts.describe_arguments(args, kwargs)
+    call = describe_arguments(args, kwargs)
     if _is_out_of_memory(error):
         # Engines catch this type and shrink their batch: keep it, and say where it happened.
         error.add_note(f"fl-dispatch: raised by {where} called with ({call})")
@@ -162,12 +122,12 @@ def _judge(site: Site, impl: OpImpl, error: Exception, args: tuple[Any, ...], kw
     stop = None
     if strict:
         stop = "strict forbids a fallback"
-    elif facts.tracing_or_capturing():
+    elif tracing_or_capturing():
         stop = "a trace or graph capture is under way, where nothing can be retried"
-    elif any(mark in str(error).lower() for mark in _LOST_DEVICE):
+    elif _is_lost_device(error):
         stop = "the device is in an unknown state"
     elif not not_supported and impl.mutates is None:
-        stop = "it does not declare what it mutates, so its inputs may be damaged; declare mutates=frozenset() if it mutates nothing"
+        stop = "it does not declare what it mutates, so the inputs may be damaged; mutates=frozenset() says that it does not"
     elif not not_supported and impl.mutates:
         stop = f"it declares that it mutates {', '.join(sorted(impl.mutates))}, so the inputs may be damaged"
     if stop is not None:
@@ -177,12 +137,16 @@ def _judge(site: Site, impl: OpImpl, error: Exception, args: tuple[Any, ...], kw
             f"  not passed on to another implementation: {stop}\n"
             f"  hint: deny it for this operator with per_op, or deny_vendors, and report the trace above to its vendor"
         ) from error
-    if not not_supported:
-        site.manager.failed(impl, facts.dtype_name(getattr(args[1], "dtype", None)) or "any", error)
 
 
 def _is_out_of_memory(error: Exception) -> bool:
-    return isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError"
+    # Devices other than CUDA say it in words only.
+    return isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError" or "out of memory" in str(error)
+
+
+def _is_lost_device(error: Exception) -> bool:
+    text = str(error).lower()
+    return type(error).__name__ == "AcceleratorError" or any(mark in text for mark in _LOST_DEVICE)
 
 
 def _callers_mistake(site: Site, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str | None:

@@ -3,22 +3,24 @@
 
 from __future__ import annotations
 
-import contextlib
-import contextvars
 import logging
 import threading
-import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from typing import Any
 
 from fl_dispatch import facts
+from fl_dispatch.contexts import PolicyContexts
 from fl_dispatch.discovery import VendorRecord, discover
 from fl_dispatch.errors import ConfigError, FrozenSelectionError, UnknownOperatorError, did_you_mean
-from fl_dispatch.failure import FailureLedger
+from fl_dispatch.ledger import FailureLedger
+from fl_dispatch.limits import layer_verdict
 from fl_dispatch.policy import SelectionPolicy
+from fl_dispatch.policy_names import check_names, check_operators
 from fl_dispatch.registry import OpRegistry
 from fl_dispatch.selection import DeviceFacts, Selection, select
 from fl_dispatch.site import Site, compose, guarded
+from fl_dispatch.site_table import SiteTable
 from fl_dispatch.types import OpImpl
 
 logger = logging.getLogger("fl_dispatch")
@@ -43,18 +45,17 @@ class OpManager:
         device_type: str | None = None,
         policy_source: Callable[[], SelectionPolicy] = SelectionPolicy,
     ) -> None:
+        self.lock = threading.RLock()
         self._registry = OpRegistry() if registry is None else registry
         self._discovered = registry is not None
         self._policy = policy
+        self._policy_checked = False
         self._policy_source = policy_source
         self._device_type = device_type
-        self._lock = threading.RLock()
-        self._sites: weakref.WeakSet[Site] = weakref.WeakSet()
-        self._shared: dict[str, Site] = {}
-        self._context_sites: dict[tuple[str, SelectionPolicy], Site] = {}
-        self._context: contextvars.ContextVar[SelectionPolicy | None] = contextvars.ContextVar("fl_policy", default=None)
-        self._contexts_open = 0
-        self._availability: dict[Callable[[], Any], str | None] = {}
+        self._sites = SiteTable(self)
+        self._shared = self._sites.shared
+        self._contexts = PolicyContexts(self, self._shared)
+        self._availability = facts.Availability()
         self._frozen: str | None = None
         self.vendors: tuple[VendorRecord, ...] = ()
         self.failures = FailureLedger()
@@ -64,12 +65,14 @@ class OpManager:
 
     @property
     def registry(self) -> OpRegistry:
-        """The registry, filled on first use."""
-        with self._lock:
-            if not self._discovered:
-                self._discovered = True
-                self.vendors = discover(self._registry, self.policy)
-                self._check_impl_tokens(self.policy)
+        """The registry, filled on first use; raises ConfigError when the policy then turns out to name nothing there is."""
+        if not self._discovered:
+            with self.lock:
+                if not self._discovered:
+                    policy = self.policy
+                    self._discovered = True  # before the vendors' code runs, which may ask for the registry
+                    self.vendors = discover(self._registry, policy)
+                    check_names(policy, self._registry, self.vendors)
         return self._registry
 
     @property
@@ -81,6 +84,7 @@ class OpManager:
 
     @property
     def device_type(self) -> str:
+        """Where operators run."""
         return self._device_type or facts.default_device_type()
 
     def configure(self, *, policy: SelectionPolicy | None = None, device_type: str | None = None) -> None:
@@ -88,31 +92,34 @@ class OpManager:
 
         Raises:
             UnknownOperatorError: ``policy.per_op`` names an operator that does not exist.
+            ConfigError: an ``impl:ID`` token names an implementation that does not exist.
+            SelectionError: a site that is in use would have nothing to run. Then nothing was changed.
             FrozenSelectionError: a graph was captured or compiled with the present selection.
         """
-        with self._lock:
+        with self.lock:
             self._refuse_if_frozen("the policy")
+            before = (self._policy, self._device_type)
             if policy is not None:
-                for op_name in policy.per_op:
-                    if op_name not in self._registry.op_names():
-                        hint = did_you_mean(op_name, self._registry.op_names())
-                        raise UnknownOperatorError(f"per_op names unknown operator {op_name!r}; {hint}")
+                check_operators(policy, self._registry.op_names())
                 if self._discovered:
                     self.vendors = discover(self._registry, policy, already=self.vendors)
-                    self._check_impl_tokens(policy)
-                self._policy = policy
-            if device_type is not None:
-                self._device_type = device_type
-            self.failures.reset()
-            self._context_sites.clear()
-            self._redecide()
+                    check_names(policy, self._registry, self.vendors)
+                self._policy, self._policy_checked = policy, self._discovered
+            self._device_type = device_type or self._device_type
+            streaks = self.failures.reset()
+            try:
+                self._redecide()
+            except BaseException:
+                self._policy, self._device_type = before
+                self.failures.restore(streaks)
+                raise
 
     def reset(self) -> None:
         """Forget demotions and availability, and decide every site anew."""
-        with self._lock:
+        with self.lock:
             self._refuse_if_frozen("the selection")
             self.failures.reset()
-            self._availability.clear()
+            self._availability.forget()
             self._redecide()
 
     def freeze(self, why: str) -> None:
@@ -122,20 +129,6 @@ class OpManager:
     def unfreeze(self) -> None:
         """Allow changes again, after the graphs are gone."""
         self._frozen = None
-
-    def _check_impl_tokens(self, policy: SelectionPolicy) -> None:
-        """An ``impl:ID`` that no registered implementation has is a misspelling, unless a vendor is missing."""
-        table = self._registry.snapshot()
-        if any(record.status != "registered" for record in self.vendors):
-            return
-        orders = [(op, order) for op, order in policy.per_op.items()] + [("", policy.prefer)]
-        for op_name, order in orders:
-            ids = {i.impl_id for op, impls in table.items() for i in impls if op_name in ("", op)}
-            for word in order:
-                if word.startswith("impl:") and word.removeprefix("impl:") not in ids:
-                    where = f"operator {op_name!r}" if op_name else "any operator"
-                    hint = did_you_mean(word.removeprefix("impl:"), ids)
-                    raise ConfigError(f"token {word!r}: no implementation of {where} has this id; {hint}")
 
     def _refuse_if_frozen(self, what: str) -> None:
         if self._frozen is not None:
@@ -155,114 +148,147 @@ class OpManager:
         policy: SelectionPolicy | None = None,
     ) -> Selection:
         """The decision for one operator, with a reason for every candidate; nothing is called or changed."""
-        impls = self.registry.get(op_name)
+        registry = self.registry
+        impls = registry.get(op_name)
+        spec = registry.spec(op_name)
         facts_ = facts_ or facts.facts_for(self._device_type)
         policy = policy or self.policy
         rejected: dict[str, str] = {}
+        remarks: dict[str, str] = {}
         for impl in impls:
             if impl.vendor and policy.vendor_verdict(impl.vendor):
                 continue
-            reason = self._unavailable(impl)
+            reason = self._availability.reason_against(impl)
             if reason is None and obj is not None:
-                reason = facts.layer_verdict(impl, obj)
-            if reason is None and facts_.dtype in self.failures.demoted_dtypes(impl):
+                reason = layer_verdict(impl, obj, spec.field_defaults)
+            demoted = self.failures.demoted_dtypes(impl)
+            if reason is None and facts_.dtype in demoted:
                 reason = f"demoted for {facts_.dtype}: it failed repeatedly; a policy change or reset() lifts this"
             if reason is not None:
                 rejected[impl.impl_id] = reason
-        return select(op_name, impls, policy, facts_, rejected)
-
-    def _unavailable(self, impl: OpImpl) -> str | None:
-        probe = impl.available
-        if probe is None:
-            return None
-        if probe not in self._availability:
-            self._availability[probe] = facts.unavailable_reason(probe)
-        return self._availability[probe]
+            elif demoted:
+                remarks[impl.impl_id] = f"demoted for {', '.join(sorted(demoted))}"
+        return select(op_name, impls, policy, facts_, rejected, remarks)
 
     def decide(self, site: Site, policy: SelectionPolicy | None = None) -> None:
         """Point a site at the implementation the policy chooses; raises SelectionError when none may run."""
-        with self._lock:
-            where = facts.facts_for(site.device_type or self._device_type)
-            selection = self.select(site.op_name, obj=site.obj, facts_=where, policy=policy)
-            impl = selection.require()
-            before = site.impl
-            if before is not None and before is not impl and site.calls:
-                site.past_calls[before.impl_id] = site.past_calls.get(before.impl_id, 0) + site.calls
-                site.calls = 0
-            site.selection = selection
-            site.fn = compose(site, impl)
-            if self._contexts_open and self._shared.get(site.op_name) is site:
-                site.fn = self._in_context(site, site.fn)
+        with self.lock:
+            registry = self.registry  # discovers the vendors, on first use
+            if not self._policy_checked:
+                check_names(self.policy, self._registry, self.vendors)
+                self._policy_checked = registry is not None
+            self._install(site, self._selection_for(site, policy))
+
+    def _selection_for(self, site: Site, policy: SelectionPolicy | None = None) -> Selection:
+        where = facts.facts_for(site.device_type or self._device_type, site.dtype)
+        selection = self.select(site.op_name, obj=site.obj, facts_=where, policy=policy)
+        selection.require()
+        return selection
+
+    def _install(self, site: Site, selection: Selection) -> None:
+        impl = selection.require()
+        before = site.impl
+        if before is not None and before is not impl and site.calls:
+            site.past_calls[before.impl_id] = site.past_calls.get(before.impl_id, 0) + site.calls
+            site.calls = 0
+        site.selection = selection
+        self._point(site, impl)
+
+    def _point(self, site: Site, impl: OpImpl) -> None:
+        site.fn = site.plain = compose(site, impl)
+        if self._shared.get(site.op_name) is site:
+            self._contexts.point(site)
 
     def _redecide(self, op_name: str | None = None) -> None:
-        for site in list(self._sites):
-            if site.selection is not None and op_name in (None, site.op_name):
-                self.decide(site)
+        """Decide every decided site anew; where one of them would have nothing to run, none is changed."""
+        for site, selection in [(site, self._selection_for(site)) for site in self._sites.decided(op_name)]:
+            self._install(site, selection)
+        self._contexts.forget()
 
     def _registered(self, op_name: str) -> None:
-        with self._lock:
-            if any(site.selection is not None and site.op_name == op_name for site in self._sites):
+        with self.lock:
+            if self._sites.decided(op_name):
                 self._refuse_if_frozen("the registry")
                 self._redecide(op_name)
+            self._contexts.forget()
 
     # -- failures
 
-    def failed(self, impl: OpImpl, dtype: str, error: Exception) -> None:
+    def failed(self, impl: OpImpl, dtype: str | None, error: Exception) -> None:
         """Count a failure that was passed on; rewrite the operator's sites when it is watched or demoted from now on."""
-        with self._lock:
-            if self.failures.failed(impl, dtype, error):
+        if dtype is None:
+            return
+        with self.lock:
+            demoted = self.failures.failed(impl, dtype, error)
+            if demoted:
                 logger.error(
                     "operator %s: %s is demoted for %s after repeated failures (last: %s: %s); others serve it from now on",
                     impl.op_name, impl.impl_id, dtype, type(error).__name__, error,
                 )  # fmt: skip
-            self._recompose(impl)
+            for site in self._sites_running(impl):
+                if demoted and site.dtype == dtype:
+                    self.decide(site)
+                else:
+                    self._point(site, impl)
 
-    def succeeded(self, impl: OpImpl) -> None:
+    def succeeded(self, impl: OpImpl, dtype: str | None) -> None:
         """A watched implementation served a call: take the watch out."""
-        with self._lock:
-            self.failures.succeeded(impl)
-            self._recompose(impl)
+        with self.lock:
+            if self.failures.succeeded(impl, dtype):
+                for site in self._sites_running(impl):
+                    self._point(site, impl)
 
-    def _recompose(self, impl: OpImpl) -> None:
-        for site in (*self._sites, *self._context_sites.values()):
-            if site.op_name == impl.op_name and site.impl is impl:
-                site.fn = compose(site, impl)
-                if self._contexts_open and self._shared.get(site.op_name) is site:
-                    site.fn = self._in_context(site, site.fn)
+    def _sites_running(self, impl: OpImpl) -> list[Site]:
+        return [*self._sites.running(impl), *(site for site in self._contexts.sites() if site.impl is impl)]
 
     # -- call sites
 
     def sites(self) -> list[Site]:
-        """Every live site, in a stable order."""
-        return sorted(self._sites, key=lambda site: (site.op_name, site.label))
+        """Every site that has decided, in a stable order."""
+        return sorted(self._sites.decided(), key=lambda site: (site.op_name, site.label))
 
     def shared_site(self, op_name: str) -> Site:
         """The site behind ``call_op`` and the typed function of one operator; raises UnknownOperatorError."""
         site = self._shared.get(op_name)
         if site is None:
-            if op_name not in self._registry.op_names():
-                raise UnknownOperatorError(
-                    f"unknown operator {op_name!r}; {did_you_mean(op_name, self._registry.op_names())}"
-                )
-            with self._lock:
-                site = self._shared.setdefault(op_name, Site(self, op_name, label="call_op"))
-                self._sites.add(site)
+            self._require_operator(op_name)
+            with self.lock:
+                site = self._sites.share(op_name)
+                self._contexts.point(site)
         return site
 
-    def bind(self, op_name: str, obj: Any = None, *, label: str = "", device_type: str | None = None) -> Site:
+    def _require_operator(self, op_name: str) -> None:
+        # A vendor may define operators of its own, which are known once it was discovered.
+        if op_name not in self._registry.op_names():
+            self.registry.spec(op_name)
+
+    def bind(
+        self,
+        op_name: str,
+        obj: Any = None,
+        *,
+        label: str = "",
+        device_type: str | None = None,
+        dtype: str | None = None,
+    ) -> Site:
         """Decide for one layer, once. Keep the returned site (the manager holds it weakly) and call ``site.fn``.
+
+        Args:
+            op_name: the operator.
+            obj: the layer.
+            label: what reports call it, for example the layer's class.
+            device_type: where the layer runs, if that is certain; then no call is checked for it.
+            dtype: name of the dtype of the layer's inputs, if that is certain; then no call is checked for it.
 
         Raises:
             UnknownOperatorError: no such operator.
             SelectionError: nothing may run under the policy, with every candidate's reason.
         """
-        if op_name not in self._registry.op_names():
-            raise UnknownOperatorError(
-                f"unknown operator {op_name!r}; {did_you_mean(op_name, self._registry.op_names())}"
-            )
-        site = Site(self, op_name, obj, label, device_type)
-        self.decide(site)
-        self._sites.add(site)
+        self._require_operator(op_name)
+        site = Site(self, op_name, obj, label, device_type, dtype)
+        with self.lock:
+            self.decide(site)
+            self._sites.add(site)
         return site
 
     def resolve_op(self, op_name: str) -> Callable[..., Any]:
@@ -277,51 +303,18 @@ class OpManager:
         except Exception as error:  # noqa: BLE001  (the guard: judged in recover)
             return site.recover(error, *args, **kwargs)
 
-    # -- contexts
-
-    @contextlib.contextmanager
-    def policy_context(self, policy: SelectionPolicy) -> Iterator[None]:
+    def policy_context(self, policy: SelectionPolicy) -> AbstractContextManager[None]:
         """Use another policy for ``call_op`` and typed functions inside the block, in this thread or task only.
 
-        Bound sites (framework layers, a held ``resolve_op``) ignore contexts. Entering one in a compiled region is an error.
+        Bound sites (framework layers, a held ``resolve_op``) ignore contexts.
+
+        Raises:
+            FrozenSelectionError: inside a compiled or captured region.
+            UnknownOperatorError, ConfigError: the policy names an operator or implementation that does not exist.
         """
         if facts.tracing_or_capturing():
             raise FrozenSelectionError("a policy context cannot be entered inside a compiled or captured region")
-        self._count_context(+1)
-        token = self._context.set(policy)
-        try:
-            yield
-        finally:
-            self._context.reset(token)
-            self._count_context(-1)
-
-    def _count_context(self, step: int) -> None:
-        with self._lock:
-            before, self._contexts_open = self._contexts_open, self._contexts_open + step
-            if bool(before) != bool(self._contexts_open):
-                for site in self._shared.values():
-                    if site.selection is not None:
-                        assert site.impl is not None  # a decided site has a choice
-                        plain = compose(site, site.impl)
-                        site.fn = self._in_context(site, plain) if self._contexts_open else plain
-
-    def _in_context(self, site: Site, plain: Callable[..., Any]) -> Callable[..., Any]:
-        def in_context(*args: Any, **kwargs: Any) -> Any:
-            policy = self._context.get()
-            if policy is None:
-                return plain(*args, **kwargs)
-            return self._context_call(site.op_name, policy, args, kwargs)
-
-        return in_context
-
-    def _context_call(self, op_name: str, policy: SelectionPolicy, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        key = (op_name, policy)
-        site = self._context_sites.get(key)
-        if site is None:
-            site = Site(self, op_name, label="policy_context")
-            self.decide(site, policy)
-            self._context_sites[key] = site
-        try:
-            return site.fn(*args, **kwargs)
-        except Exception as error:  # noqa: BLE001  (the guard: judged in recover)
-            return site.recover(error, *args, **kwargs)
+        check_operators(policy, self._registry.op_names())
+        if self._discovered:
+            check_names(policy, self._registry, self.vendors)
+        return self._contexts.enter(policy)

@@ -64,11 +64,17 @@ class OpRegistry:
 
         Raises:
             RegistrationError: the id is taken for this operator, the signature differs from the standard one (both
-                are named), or the vendor is not the one whose entry point is being loaded.
+                are named), a declaration names what does not exist, or the vendor is not the one whose entry point is
+                being loaded.
+            FrozenSelectionError: a manager that uses this registry holds a frozen selection of the operator.
             UnknownOperatorError: the operator does not exist.
         """
         spec = self.spec(impl.op_name)
+        missing = getattr(inspect.unwrap(impl.fn), "_missing_method", None)
+        if missing is not None:
+            raise RegistrationError(f"{impl}: {missing}")
         check_signature(impl, spec)
+        check_declarations(impl, spec)
         if self._vendor is not None and impl.vendor != self._vendor:
             raise RegistrationError(
                 f"{impl}: vendor is {impl.vendor!r} but the entry point is named {self._vendor!r}; "
@@ -85,8 +91,14 @@ class OpRegistry:
                     "ids are unique per operator, for example 'vendor.my_chip.v2'"
                 )
             known[impl.impl_id] = impl
-        for listener in tuple(self._listeners):
-            listener(impl.op_name)
+        try:
+            for listener in tuple(self._listeners):
+                listener(impl.op_name)
+        except BaseException:
+            # A manager whose selection is frozen refuses; what it does not follow must not be listed either.
+            with self._lock:
+                del known[impl.impl_id]
+            raise
 
     def register_many(self, impls: Iterable[OpImpl]) -> None:
         """Add several. Good ones are kept even if others are refused; one RegistrationError names all refused ones."""
@@ -142,9 +154,12 @@ def check_signature(impl: OpImpl, spec: OpSpec) -> None:
         return
     problem = None
     for index, parameter in enumerate(want):
-        if index >= len(have) or have[index].kind is not inspect.Parameter.POSITIONAL_OR_KEYWORD:
-            if index == 0 and have and have[0].kind is inspect.Parameter.POSITIONAL_ONLY:
+        if index < len(have) and have[index].kind is inspect.Parameter.POSITIONAL_ONLY:
+            if index == 0:
                 continue
+            problem = f"parameter {parameter.name!r} cannot be passed by name"
+            break
+        if index >= len(have) or have[index].kind is not inspect.Parameter.POSITIONAL_OR_KEYWORD:
             problem = f"parameter {parameter.name!r} is missing"
             break
         if index > 0 and have[index].name != parameter.name:
@@ -163,3 +178,34 @@ def check_signature(impl: OpImpl, spec: OpSpec) -> None:
         raise RegistrationError(
             f"{impl}: {problem}; the implementation has {impl.op_name}{actual}, the standard is {spec.name}{spec.signature}"
         )
+
+
+def check_declarations(impl: OpImpl, spec: OpSpec) -> None:
+    """Raise RegistrationError for a declaration that could never match: a misspelt dtype, argument or field of ``obj``."""
+    fields = tuple(field.name for field in spec.fields)
+    for what, names, known in (
+        ("honours names", impl.honours, fields),
+        ("reads names", impl.reads, fields),
+        ("mutates names", impl.mutates, spec.parameters),
+    ):
+        for name in sorted(names or ()):
+            if name not in known:
+                raise RegistrationError(
+                    f"{impl}: {what} {name!r}, which {spec.name} does not have; {did_you_mean(name, known)}"
+                )
+    forbidden = (impl.mutates or frozenset()) - spec.may_mutate
+    if forbidden:
+        allowed = f"only {', '.join(sorted(spec.may_mutate))}" if spec.may_mutate else "nothing"
+        raise RegistrationError(
+            f"{impl}: mutates names {', '.join(map(repr, sorted(forbidden)))}; callers of {spec.name} expect that {allowed} "
+            "may be written to"
+        )
+    if impl.dtypes is not None:
+        import torch
+
+        for name in sorted(impl.dtypes):
+            if not isinstance(getattr(torch, name, None), torch.dtype):
+                real = [word for word, value in vars(torch).items() if isinstance(value, torch.dtype)]
+                raise RegistrationError(
+                    f"{impl}: dtypes names {name!r}, which torch does not have; {did_you_mean(name, real)}"
+                )

@@ -9,9 +9,11 @@ import os
 import threading
 import time
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from fl_dispatch.errors import ConfigError
 
 if TYPE_CHECKING:
     from fl_dispatch.config import Config
@@ -29,23 +31,29 @@ class Report:
         config: the settings in force, shown with their origins.
         rank: of this process in its group; part of the file name.
         role: of this process, for example ``"scheduler"``.
+        left: gives (operator, layer class, reason) of each layer that stays with the framework's own method.
     """
 
-    def __init__(self, manager: OpManager, framework: str, config: Config, *, rank: int = 0, role: str = "worker") -> None:
+    def __init__(
+        self,
+        manager: OpManager,
+        framework: str,
+        config: Config,
+        *,
+        rank: int = 0,
+        role: str = "worker",
+        left: Callable[[], Iterable[tuple[str, str, str]]] = tuple,
+    ) -> None:
         self._manager = manager
         self._framework = framework
         self._config = config
         self.rank = rank
         self.role = role
-        self._left: Counter[tuple[str, str, str]] = Counter()
+        self._left = left
         self._facts: dict[str, Any] = {}
         self._written: str | None = None
         self._stop: threading.Event | None = None
         self._lock = threading.Lock()
-
-    def leave(self, op_name: str, label: str, reason: str) -> None:
-        """Note a layer that stays with the framework's own method, and why."""
-        self._left[(op_name, label, reason)] += 1
 
     def fact(self, key: str, value: Any) -> None:
         """Add a JSON-able fact about this process, for example the seam in use."""
@@ -60,7 +68,10 @@ class Report:
             selection, impl = site.selection, site.impl
             if selection is None or impl is None or site.obj is None:
                 continue
-            for impl_id, calls in {**site.past_calls, impl.impl_id: site.calls}.items():
+            # An implementation may have come back into effect: its past and present calls are one row.
+            calls_by = Counter(site.past_calls)
+            calls_by[impl.impl_id] += site.calls
+            for impl_id, calls in calls_by.items():
                 row = rows.setdefault(
                     (site.op_name, site.label, impl_id),
                     {
@@ -75,19 +86,20 @@ class Report:
                     },
                 )
                 row["calls"] += calls
+                for (wanted, other), count in tuple(site.fallbacks.items()):
+                    if wanted == impl_id:
+                        row["served_by_others"][other] = row["served_by_others"].get(other, 0) + count
                 if impl_id == impl.impl_id:
                     row["layers"] += 1
                     row["passed_over"] = [
                         {"implementation": c.impl.impl_id, "reason": c.reason} for c in selection.passed_over
                     ]
-                    for other, count in site.fallbacks.items():
-                        row["served_by_others"][other] = row["served_by_others"].get(other, 0) + count
         return [rows[key] for key in sorted(rows)]
 
     def left_to_framework(self) -> list[dict[str, Any]]:
         return [
             {"operator": op, "layer_class": label, "reason": reason, "layers": count}
-            for (op, label, reason), count in sorted(self._left.items())
+            for (op, label, reason), count in sorted(Counter(self._left()).items())
         ]
 
     def as_dict(self) -> dict[str, Any]:
@@ -111,7 +123,7 @@ class Report:
     def table(self) -> str:
         """The table printed once after loading."""
         head = ("operator", "layer class", "layers", "implementation", "why", "passed over")
-        body = []
+        body: list[tuple[str, ...]] = []
         for row in self.rows():
             passed = "; ".join(f"{p['implementation']}: {p['reason']}" for p in row["passed_over"]) or "-"
             body.append(
@@ -148,17 +160,28 @@ class Report:
         return target
 
     def keep_writing(self, every_seconds: float = 0.5) -> None:
-        """Write now and then from a daemon thread: serving processes are killed, their exit handlers never run."""
+        """Write now and then from a daemon thread: serving processes are killed, their exit handlers never run.
+
+        Raises:
+            ConfigError: the path in the settings cannot be written to.
+        """
         if self._config.report is None or self._stop is not None:
             return
-        self.write()
+        try:
+            self.write()
+        except OSError as error:
+            where = self._config.origins.get("report", "report")
+            raise ConfigError(
+                f"{where}: cannot write the report {self.path_for(self._config.report)}: {error.strerror}; "
+                "give a path in a folder that this process may write to"
+            ) from error
         self._stop = threading.Event()
         threading.Thread(target=self._loop, args=(self._stop, every_seconds), name="fl-dispatch-report", daemon=True).start()
 
     def _loop(self, stop: threading.Event, every_seconds: float) -> None:
         while not stop.wait(every_seconds):
-            # Layers come and go while this thread looks at them; the next round sees a settled picture.
-            with contextlib.suppress(RuntimeError):
+            # Layers come and go while this thread looks at them, and disks fill up: the next round may do better.
+            with contextlib.suppress(RuntimeError, OSError):
                 self.write()
 
     def stop(self) -> None:
@@ -180,7 +203,7 @@ def wait_for_report(path: Path, calls: Mapping[str, int] | None = None, timeout:
     while True:
         if path.exists():
             report: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-            seen = dict(Counter())
+            seen = {}
             for row in report["operators"]:
                 seen[row["operator"]] = seen.get(row["operator"], 0) + row["calls"]
             if all(seen.get(op, 0) >= count for op, count in (calls or {}).items()):

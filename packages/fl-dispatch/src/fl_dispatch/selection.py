@@ -131,9 +131,9 @@ def static_verdict(impl: OpImpl, facts: DeviceFacts) -> str | None:
     """None when nothing that is known excludes the implementation, else why it is excluded."""
     if impl.devices is not None and facts.device_type is not None and facts.device_type not in impl.devices:
         return f"needs device {' or '.join(sorted(impl.devices))}, this is {facts.device_type}"
-    if impl.min_arch is not None and facts.arch is not None and facts.arch < impl.min_arch:
-        need, have = (".".join(map(str, pair)) for pair in (impl.min_arch, facts.arch))
-        return f"needs architecture {need} or newer, this is {have}"
+    if impl.min_arch is not None and (facts.device_type == "cpu" or (facts.arch and facts.arch < impl.min_arch)):
+        have = ".".join(map(str, facts.arch)) if facts.arch else "cpu"
+        return f"needs architecture {'.'.join(map(str, impl.min_arch))} or newer, this is {have}"
     if impl.dtypes is not None and facts.dtype is not None and facts.dtype not in impl.dtypes:
         return f"takes {', '.join(sorted(impl.dtypes))}, not {facts.dtype}"
     return None
@@ -145,6 +145,7 @@ def select(
     policy: SelectionPolicy,
     facts: DeviceFacts | None = None,
     rejected: Mapping[str, str] | None = None,
+    remarks: Mapping[str, str] | None = None,
 ) -> Selection:
     """Order the implementations of one operator and say for each why it is accepted or not.
 
@@ -155,15 +156,17 @@ def select(
         facts: device, architecture and dtype, as far as known.
         rejected: implementation id to reason, for what only the process can know (an unavailable backend, a layer's
             configuration, a demotion).
+        remarks: implementation id to what is to be added to the reason of one that is accepted.
 
     The result depends on the arguments alone and not on the order of ``impls``.
     """
     facts = facts or DeviceFacts()
-    rejected = rejected or {}
+    rejected, remarks = rejected or {}, remarks or {}
     remaining = sorted(impls, key=lambda impl: (-(impl.priority or 0), impl.impl_id))
     candidates: list[Candidate] = []
     problem: str | None = None
-    first_accepted = True
+    first_note = "first able in the order, by token {}"
+    later_note = "able, but strict never falls back" if policy.strict else "able, would be next"
     for index, token in enumerate(policy.order(op_name)):
         matched = [impl for impl in remaining if token.matches(impl)]
         remaining = [impl for impl in remaining if impl not in matched]
@@ -175,9 +178,10 @@ def select(
                 candidates.append(Candidate(impl, False, reason))
                 continue
             able_here = True
-            note = f"first able in the order, by token {token.text}" if first_accepted else "able, would be next"
-            candidates.append(Candidate(impl, True, note))
-            first_accepted = False
+            first = problem is None and not any(candidate.accepted for candidate in candidates)
+            note = first_note.format(token.text) if first else later_note
+            remark = remarks.get(impl.impl_id)
+            candidates.append(Candidate(impl, True, f"{note}; {remark}" if remark else note))
         if index == 0 and policy.strict and not able_here:
             what = "matches no registered implementation" if not matched else "has no able implementation"
             problem = f"strict, and the wanted token {token.text!r} {what}"

@@ -19,7 +19,8 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from fl_dispatch import failure
-from fl_dispatch.facts import call_verdict, dtype_name, layer_verdict
+from fl_dispatch.facts import is_tracing
+from fl_dispatch.limits import Checker, check_for, dtype_of, positional, torch_dtypes
 from fl_dispatch.ops.spec import OpSpec
 from fl_dispatch.selection import Selection
 from fl_dispatch.types import OpImpl
@@ -36,34 +37,48 @@ class Site:
         op_name: the operator.
         obj: the layer it is bound to (held weakly), or None for a place that serves any layer.
         label: what reports call it, for example the layer's class.
-        device_type: where the layer runs, when known.
+        device_type: where the layer runs, when known; then no call is checked for it.
+        dtype: name of the dtype of the layer's inputs, when its construction fixes it; then no call is checked for it.
 
     Attributes:
         fn: the callable in effect, with the operator's standard signature.
+        plain: the same without regard to policy contexts; differs from ``fn`` only for shared sites.
         selection: the decision behind it; None until first needed.
         calls: calls counted by the adapter that owns the site (eager mode only).
         past_calls: calls counted while another implementation was in effect, by its id.
-        fallbacks: calls that another candidate had to serve, by its id.
+        fallbacks: calls another candidate had to serve, by the ids of the one in effect and the one that served.
     """
 
-    __slots__ = ("__weakref__", "_obj", "calls", "device_type", "fallbacks", "fn", "label", "manager", "op_name", "past_calls", "selection")
+    __slots__ = (
+        "__weakref__", "_obj", "calls", "device_type", "dtype", "fallbacks", "fn", "label", "manager", "op_name",
+        "past_calls", "plain", "selection",
+    )  # fmt: skip
 
     def __init__(
-        self, manager: OpManager, op_name: str, obj: Any = None, label: str = "", device_type: str | None = None
+        self,
+        manager: OpManager,
+        op_name: str,
+        obj: Any = None,
+        label: str = "",
+        device_type: str | None = None,
+        dtype: str | None = None,
     ) -> None:
         self.manager = manager
         self.op_name = op_name
         self.label = label
         self.device_type = device_type
+        self.dtype = dtype
         self.calls = 0
         self.past_calls: dict[str, int] = {}
-        self.fallbacks: dict[str, int] = {}
+        self.fallbacks: dict[tuple[str, str], int] = {}
         self.selection: Selection | None = None
         self._obj = _weakly(obj)
-        self.fn: Callable[..., Any] = _first_call(self)
+        self.plain: Callable[..., Any] = _first_call(self)
+        self.fn: Callable[..., Any] = self.plain
 
     @property
     def obj(self) -> Any:
+        """The layer, while it lives."""
         return self._obj()
 
     @property
@@ -73,12 +88,21 @@ class Site:
 
     def settle(self) -> Callable[..., Any]:
         """Decide now if that has not happened yet; returns the callable in effect."""
-        if self.selection is None:
-            self.manager.decide(self)
+        self._settle(False)
         return self.fn
 
-    # Dynamo runs this while tracing and takes its result as a constant instead of tracing through the decision.
-    settle._dynamo_marked_constant = True  # type: ignore[attr-defined]  # what torch.compiler.assume_constant_result sets
+    def _settle(self, tracing: bool) -> bool:
+        # Dynamo runs this while tracing, instead of tracing through the decision. It has a guard on `fn` by then: leave
+        # that as it is, or the graph would be compiled a second time. What it reads next is `plain`.
+        if self.selection is None:
+            before = self.fn
+            self.manager.decide(self)
+            if tracing:
+                self.fn = before
+        return True
+
+    # What torch.compiler.assume_constant_result sets; that decorator would import torch.
+    _settle._dynamo_marked_constant = True  # type: ignore[attr-defined]  # functions take any attribute
 
     def recover(self, error: Exception, *args: Any, **kwargs: Any) -> Any:
         """What to do when ``fn`` raised: another candidate where that is safe, else a readable error."""
@@ -95,8 +119,11 @@ def _weakly(obj: Any) -> Callable[[], Any]:
 
 
 def _first_call(site: Site) -> Callable[..., Any]:
+    """What an undecided site runs. It stays where the first call came from a trace, so that the graph stays valid."""
+
     def first_call(*args: Any, **kwargs: Any) -> Any:
-        return site.settle()(*args, **kwargs)
+        site._settle(is_tracing())
+        return site.plain(*args, **kwargs)
 
     return first_call
 
@@ -107,13 +134,15 @@ def compose(site: Site, impl: OpImpl) -> Callable[..., Any]:
     fn = impl.fn
     if ledger.is_watched(impl):
         fn = _watched(site, impl, fn)
-    per_layer = site.obj is None and bool(impl.honours or impl.supports_layer)
-    demoted = ledger.demoted_dtypes(impl)
-    if not (impl.limited or per_layer or demoted):
+    verdict = check_for(site, impl)
+    if verdict is None:
         return fn
-    if impl.supports is None and impl.devices is None and not per_layer and impl.dtypes is not None:
-        return _dtype_checked(site, impl, fn, demoted)
-    return _checked(site, impl, fn, demoted, per_layer)
+    dtypes_alone = impl.dtypes is not None and site.dtype is None and impl.supports is None
+    dtypes_alone = dtypes_alone and (impl.devices is None or site.device_type is not None)
+    dtypes_alone = dtypes_alone and (site.obj is not None or not (impl.honours or impl.supports_layer))
+    if dtypes_alone and not ledger.demoted_dtypes(impl):
+        return _dtype_checked(site, impl, fn, verdict)
+    return _checked(site, impl, fn, verdict)
 
 
 def _watched(site: Site, impl: OpImpl, fn: Callable[..., Any]) -> Callable[..., Any]:
@@ -122,46 +151,58 @@ def _watched(site: Site, impl: OpImpl, fn: Callable[..., Any]) -> Callable[..., 
     @functools.wraps(fn)
     def watched(*args: Any, **kwargs: Any) -> Any:
         result = fn(*args, **kwargs)
-        site.manager.succeeded(impl)
+        if not is_tracing():
+            site.manager.succeeded(impl, dtype_of(args))
         return result
 
     return watched
 
 
-def _dtype_checked(site: Site, impl: OpImpl, fn: Callable[..., Any], demoted: frozenset[str]) -> Callable[..., Any]:
-    import torch
+class _Missing:
+    """Stands for an argument that was passed by name; it has the dtype that nothing takes."""
 
-    allowed = frozenset(getattr(torch, name) for name in (impl.dtypes or frozenset()) - demoted)
+    dtype = None
 
-    def dtype_checked(obj: Any, x: Any, *args: Any, **kwargs: Any) -> Any:
+
+_MISSING = _Missing()
+
+
+def _dtype_checked(site: Site, impl: OpImpl, fn: Callable[..., Any], verdict: Checker) -> Callable[..., Any]:
+    """The most frequent check, without the cost of the general one."""
+    allowed = torch_dtypes(impl.dtypes or frozenset())
+    checked = _checked(site, impl, fn, verdict)
+
+    def dtype_checked(obj: Any = _MISSING, x: Any = _MISSING, /, *args: Any, **kwargs: Any) -> Any:
         if x.dtype in allowed:
             return fn(obj, x, *args, **kwargs)
-        return failure.pass_on(site, impl, _refusal(impl, (obj, x, *args), kwargs, demoted), (obj, x, *args), kwargs)
+        given = tuple(value for value in (obj, x) if value is not _MISSING)
+        return checked(*given, *args, **kwargs)
 
     return dtype_checked
 
 
-def _checked(
-    site: Site, impl: OpImpl, fn: Callable[..., Any], demoted: frozenset[str], per_layer: bool
-) -> Callable[..., Any]:
+def _checked(site: Site, impl: OpImpl, fn: Callable[..., Any], verdict: Checker) -> Callable[..., Any]:
+    parameters = site.manager.registry.spec(site.op_name).parameters
+    rest = tuple((other.fn, check_for(site, other)) for other in failure.after(site, impl))
+
     def checked(*args: Any, **kwargs: Any) -> Any:
-        reason = layer_verdict(impl, args[0]) if per_layer else None
-        reason = reason or _refusal(impl, args, kwargs, demoted)
+        if len(args) < 2:
+            args, kwargs = positional(parameters, args, kwargs)
+        reason = verdict(args, kwargs)
         if reason is None:
             return fn(*args, **kwargs)
+        if is_tracing():
+            # Here nothing may be counted or logged: find the candidate that this graph is to run.
+            for other, other_verdict in rest:
+                if other_verdict is None or other_verdict(args, kwargs) is None:
+                    return other(*args, **kwargs)
         return failure.pass_on(site, impl, reason, args, kwargs)
 
     return checked
 
 
-def _refusal(impl: OpImpl, args: Any, kwargs: Any, demoted: frozenset[str]) -> Any:
-    if demoted and len(args) > 1 and dtype_name(args[1].dtype) in demoted:
-        return f"demoted for {dtype_name(args[1].dtype)} after repeated failures"
-    return call_verdict(impl, args, kwargs)
-
-
 @functools.cache
-def _guard_factory(op_name: str, parameters: tuple[tuple[str, bool], ...], defaults: tuple[Any, ...]) -> Any:
+def _guard_factory(op_name: str, parameters: tuple[tuple[str, bool], ...]) -> Any:
     """Compile ``def OP(obj, ...)`` with exactly the standard parameters: a generic ``*args`` would cost twice as much."""
     names = ", ".join(name for name, _ in parameters)
     header = ", ".join(f"{name}=defaults[{i}]" if has else name for i, (name, has) in enumerate(parameters))
@@ -175,7 +216,7 @@ def _guard_factory(op_name: str, parameters: tuple[tuple[str, bool], ...], defau
         f"    return {op_name}\n"
     )
     namespace: dict[str, Any] = {}
-    exec(compile(source, f"<fl_dispatch guard of {op_name}>", "exec"), namespace)  # noqa: S102  (as dataclasses does)
+    exec(compile(source, f"<fl_dispatch guard of {op_name}>", "exec"), namespace)
     return namespace["make"]
 
 
@@ -184,7 +225,7 @@ def guarded(site: Site, spec: OpSpec) -> Callable[..., Any]:
     parameters = spec.signature.parameters.values()
     shape = tuple((p.name, p.default is not p.empty) for p in parameters)
     defaults = tuple(None if p.default is p.empty else p.default for p in parameters)
-    function: Callable[..., Any] = _guard_factory(spec.name, shape, defaults)(site, defaults)
+    function: Callable[..., Any] = _guard_factory(spec.name, shape)(site, defaults)
     function.__doc__ = spec.reference.__doc__
     function.site = site  # type: ignore[attr-defined]  # keeps the site alive as long as its function
     return function

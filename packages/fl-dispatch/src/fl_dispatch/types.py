@@ -48,7 +48,7 @@ class OpImpl:
         priority: order inside a group, highest first; the group's default when omitted.
         available: asked once, where operators run: True, or False, or a reason why it cannot be used in this process.
             When omitted, ``fn._is_available`` if there is one.
-        dtypes: names of the input dtypes it takes (``{"float16", "bfloat16"}``); None: any.
+        dtypes: the input dtypes it takes, by name (``{"float16", "bfloat16"}``) or as torch dtypes; None: any.
         devices: device types it takes (``{"cuda"}``); None: any.
         min_arch: lowest device capability, ``(major, minor)``; None: any.
         supports: predicate over one call's arguments, the same as ``fn``'s; True, or a reason why not.
@@ -74,7 +74,8 @@ class OpImpl:
     min_arch: tuple[int, int] | None = None
     supports: Callable[..., bool | str] | None = None
     supports_layer: Callable[[Any], bool | str] | None = None
-    honours: Mapping[str, frozenset[Any]] = field(default_factory=dict)
+    # Not part of the hash: a mapping has none.
+    honours: Mapping[str, frozenset[Any]] = field(default_factory=dict, hash=False)
     mutates: frozenset[str] | None = None
     reads: frozenset[str] | None = None
     traceable: bool = False
@@ -96,14 +97,16 @@ class OpImpl:
             value = getattr(self, name)
             if isinstance(value, str):
                 raise TypeError(f"{self}: {name} must be a collection of names, not the string {value!r}")
-            if value is not None and not isinstance(value, frozenset):
-                object.__setattr__(self, name, frozenset(value))
+            if value is not None:
+                words = (str(word).removeprefix("torch.") for word in value) if name == "dtypes" else value
+                object.__setattr__(self, name, frozenset(words))
+        if self.min_arch is not None and not _is_arch(self.min_arch):
+            raise TypeError(f"{self}: min_arch must be (major, minor), not {self.min_arch!r}")
         object.__setattr__(self, "honours", {key: frozenset(values) for key, values in self.honours.items()})
 
     def __str__(self) -> str:
         return f"OpImpl({self.op_name}, {self.impl_id})"
 
-    @property
-    def limited(self) -> bool:
-        """Whether single calls can be outside what it declares."""
-        return self.dtypes is not None or self.devices is not None or self.supports is not None
+
+def _is_arch(value: object) -> bool:
+    return isinstance(value, tuple) and len(value) == 2 and all(isinstance(part, int) for part in value)

@@ -30,7 +30,9 @@ class Draw:
         self.device = device
         self._generator = torch.Generator().manual_seed(seed)
 
-    def normal(self, *shape: int, scale: float = 1.0, mean: float = 0.0, dtype: torch.dtype | None = None) -> torch.Tensor:
+    def normal(
+        self, *shape: int, scale: float = 1.0, mean: float = 0.0, dtype: torch.dtype | None = None
+    ) -> torch.Tensor:
         """``mean + scale * z``, z standard normal and clamped to +-4."""
         z = torch.randn(shape, generator=self._generator).clamp_(-CLAMP, CLAMP)
         return self._place(z * scale + mean, dtype)
@@ -70,7 +72,9 @@ def missing_field(operator: str, obj: Any, fields: Iterable[Field]) -> str | Non
         if not field.required:
             continue
         if not hasattr(obj, field.name):
-            return f"{operator} reads obj.{field.name} ({field.meaning}), but {type(obj).__name__} has no such attribute"
+            return (
+                f"{operator} reads obj.{field.name} ({field.meaning}), but {type(obj).__name__} has no such attribute"
+            )
         if getattr(obj, field.name) is None:
             return f"{operator} reads obj.{field.name} ({field.meaning}), but it is None"
     return None

@@ -4,39 +4,30 @@
 Frameworks round at different places. What differs is said by optional fields of ``obj``; their defaults are what
 SGLang's layers do, and a bridge of another framework sets them:
 
-=========================  =========================  ==========================================================
+=========================  ==========================  =========================================================
 ``cast_x_before_out_mul``  ``cast_x_to_weight_dtype``  result of ``rms_norm``
-=========================  =========================  ==========================================================
-False                      not read                   (normed * weight) in float32, cast to x's dtype: SGLang
-True                       False                      normed cast to x's dtype, then * weight: SGLang for Hugging
-                                                      Face models, Hugging Face; result in the promoted dtype
-True                       True                       normed cast to the weight's dtype, * weight, cast to x's
-                                                      dtype: vLLM
-=========================  =========================  ==========================================================
+=========================  ==========================  =========================================================
+False                      not read                    normed * weight in float32, cast to x's dtype: SGLang
+True                       False                       normed cast to x's dtype, then * weight, the product in the
+                                                       promoted dtype: Hugging Face, SGLang where it follows it
+True                       True                        normed cast to the weight's dtype, * weight, cast to x's
+                                                       dtype: vLLM
+=========================  ==========================  =========================================================
 
-The last two are the same where x and weight have one dtype.
+The last two are the same where x and weight have one dtype. The mean of squares adds in the order that the memory
+layout suggests to torch: a copy of a tensor whose rows are not contiguous can differ in the last bit.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
 from functools import partial
-from itertools import chain
-from types import SimpleNamespace
 from typing import Any
 
 import torch
 
-from fl_dispatch.ops.inputs import (
-    Draw,
-    missing_field,
-    no_common_device,
-    no_float_tensor,
-    rows_apart,
-    shape_of,
-    transposed,
-)
-from fl_dispatch.ops.spec import Field, OpSpec, Sample, Tolerance
+from fl_dispatch.ops.inputs import missing_field, no_common_device, no_float_tensor, shape_of
+from fl_dispatch.ops.norm_samples import norm_samples
+from fl_dispatch.ops.spec import Field, OpSpec, Tolerance
 
 Normed = torch.Tensor | tuple[torch.Tensor, torch.Tensor]
 
@@ -137,7 +128,9 @@ def _normalise(x: torch.Tensor, epsilon: float) -> torch.Tensor:
 
 def check(operator: str, fields: tuple[Field, ...], obj: Any, x: Any, residual: Any = None) -> str | None:
     """What is wrong with a call, or None."""
-    problem = missing_field(operator, obj, fields) or no_float_tensor("x", x) or no_float_tensor("obj.weight", obj.weight)
+    problem = (
+        missing_field(operator, obj, fields) or no_float_tensor("x", x) or no_float_tensor("obj.weight", obj.weight)
+    )
     if problem:
         return problem
     weight = obj.weight
@@ -154,92 +147,22 @@ def check(operator: str, fields: tuple[Field, ...], obj: Any, x: Any, residual: 
     return no_common_device(x=x, residual=residual, **{"obj.weight": weight})
 
 
-def samples(
-    variants: tuple[dict[str, bool], ...], offset: float, dtype: torch.dtype, device: str, seed: int
-) -> Iterator[Sample]:
-    """Calls that every implementation must get right, each with and without a residual, for every variant of the
-    rounding fields. ``offset`` is what the operator adds to the weight.
-    """
-    draw = Draw(dtype, device, seed)
-    for fields in variants:
-        name = ", ".join(f"{key}={value}" for key, value in fields.items())
-        for with_residual in (False, True):
-            suffix = f"{', residual' if with_residual else ''} ({name})"
-            cases = _cases(draw, with_residual, offset)
-            # What a cast of normed or of weight to a half dtype does to these is no rounding error any more.
-            if not fields.get("cast_x_before_out_mul"):
-                cases = chain(cases, _hard_weight_cases(draw, with_residual, offset))
-            for label, x, residual, weight in cases:
-                obj = SimpleNamespace(weight=weight, variance_epsilon=1e-6, **fields)
-                yield Sample(label + suffix, obj, (x,) if residual is None else (x, residual))
-
-
-Case = tuple[str, torch.Tensor, torch.Tensor | None, torch.Tensor]
-
-
-def _cases(draw: Draw, with_residual: bool, offset: float) -> Iterator[Case]:
-    """Weights, with the offset, are 1 + 0.25 z and thus in [0, 2]."""
-
-    def case(
-        label: str,
-        *shape: int,
-        layout: Callable[[torch.Tensor], torch.Tensor] = torch.Tensor.contiguous,
-        weight_dtype: torch.dtype | None = None,
-        scale: float = 1.0,
-    ) -> Case:
-        x = layout(draw.normal(*shape, scale=scale))
-        residual = layout(draw.normal(*shape, scale=scale)) if with_residual else None
-        return label, x, residual, draw.normal(shape[-1], mean=1.0 - offset, scale=0.25, dtype=weight_dtype)
-
-    for tokens, hidden in ((0, 64), (1, 64), (3, 96), (17, 128), (256, 64), (5, 1), (3, 21), (17, 100), (2, 2048)):
-        yield case(f"{tokens} tokens, hidden={hidden}", tokens, hidden)
-    yield case("3-D", 2, 5, 48)
-    yield case("3-D, zero tokens", 2, 0, 48)
-    yield case("strided rows", 17, 64, layout=rows_apart)
-    yield case("3-D, strided rows", 3, 5, 40, layout=rows_apart)
-    yield case("transposed", 17, 32, layout=transposed)
-    yield case("3-D, transposed", 3, 5, 32, layout=transposed)
-    yield case("float32 weight", 17, 64, weight_dtype=torch.float32)
-    # Up to 28000: float16 holds the sum of two, but no square.
-    yield case("large magnitudes", 7, 64, scale=7000.0)
-    # Mean squares of 2**-26 are far below epsilon.
-    yield case("tiny magnitudes", 7, 64, scale=2.0**-13)
-
-
-def _hard_weight_cases(draw: Draw, with_residual: bool, offset: float) -> Iterator[Case]:
-    """Weights that make an early cast to a half dtype visible."""
-    for label, dtype, factor in (
-        ("big weights on small elements", draw.dtype, 1.0),
-        ("weights beyond float16 on small elements", torch.float32, 16.0),
-    ):
-        # Two outliers a row push its other elements, once normalised, below the normal numbers of float16.
-        x, residual = (draw.normal(7, 256, scale=2.0**-12) for _ in range(2))
-        x[:, :2], residual[:, :2] = 1000.0, 500.0
-        weight = draw.signed(256, low=5e3 * factor, high=2e4 * factor, dtype=dtype)
-        weight[:2] = 0.5
-        yield label, x, residual if with_residual else None, weight
-    if offset:
-        weight = draw.signed(256, low=1e-4, high=1e-3, dtype=torch.float32) - offset
-        yield "float32 weights that nearly cancel the offset", draw.normal(7, 256), (
-            draw.normal(7, 256) if with_residual else None
-        ), weight
-
-
 _FLUSHED = "results below the smallest normal number may be flushed to zero"
 _TOLERANCES = {
     "float32": Tolerance(
         2.0**-18, 2.0**-126, "64 units of 2**-24: sum of squares in any order, an approximate rsqrt; " + _FLUSHED
     ),
     "float16": Tolerance(
-        2.02 * 2.0**-11,
+        2.2 * 2.0**-11,
         2.0**-23,
-        "two roundings (normed or sum, product) of unit roundoff 2**-11, 1 % for float32 inside; subnormal ones are "
-        "off by 2**-25, times weights <= 2",
+        "two roundings (normed or sum, then product) of unit roundoff 2**-11, 10 % for what the sum's rounding does to "
+        "the mean; subnormal numbers are off by 2**-25, times weights <= 2",
     ),
     "bfloat16": Tolerance(
-        2.02 * 2.0**-8,
+        2.2 * 2.0**-8,
         2.0**-126,
-        "two roundings (normed or sum, product) of unit roundoff 2**-8, 1 % for float32 inside; " + _FLUSHED,
+        "two roundings (normed or sum, then product) of unit roundoff 2**-8, 10 % for what the sum's rounding does to "
+        "the mean; " + _FLUSHED,
     ),
 }
 
@@ -258,7 +181,7 @@ SPECS: tuple[OpSpec, ...] = (
         fields=RMS_NORM_FIELDS,
         may_mutate=frozenset({"x", "residual"}),
         check=partial(check, "rms_norm", RMS_NORM_FIELDS),
-        samples=partial(samples, _RMS_NORM_VARIANTS, 0.0),
+        samples=partial(norm_samples, _RMS_NORM_VARIANTS, 0.0),
         tolerances=_TOLERANCES,
     ),
     OpSpec(
@@ -268,7 +191,7 @@ SPECS: tuple[OpSpec, ...] = (
         fields=GEMMA_RMS_NORM_FIELDS,
         may_mutate=frozenset({"x", "residual"}),
         check=partial(check, "gemma_rms_norm", GEMMA_RMS_NORM_FIELDS),
-        samples=partial(samples, _GEMMA_VARIANTS, 1.0),
+        samples=partial(norm_samples, _GEMMA_VARIANTS, 1.0),
         tolerances=_TOLERANCES,
     ),
 )

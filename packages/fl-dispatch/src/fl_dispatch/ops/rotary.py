@@ -45,9 +45,9 @@ def rotary_embedding_reference(
             want the fused cache.
         query: [tokens, heads, head_size], floating point.
         key: [tokens, kv_heads, head_size], query's dtype.
-        cos, sin: [max_position, rotary_dim / 2], floating point; cast to query's dtype, as in SGLang's and vLLM's native
-            forward, and every product and sum is rounded to that dtype. Elements of a head from rotary_dim on
-            are returned as they are.
+        cos, sin: [max_position, rotary_dim / 2], floating point; cast to query's dtype, and every product and sum is
+            rounded to that dtype, as in SGLang's and vLLM's native forward. Elements of a head from rotary_dim on are
+            returned as they are.
         position_ids: [tokens], int32 or int64, each in [0, max_position). Not checked: it would wait for the device.
         rotary_interleaved: False: element i is paired with element i + rotary_dim / 2 (NeoX). True: element 2i with
             element 2i + 1 (GPT-J).
@@ -145,7 +145,9 @@ def samples(dtype: torch.dtype, device: str, seed: int) -> Iterator[Sample]:
         interleaved: bool = False,
         inplace: bool = True,
         cache_dtype: torch.dtype = dtype,
-        **change: torch.Tensor,
+        query: torch.Tensor | None = None,
+        key: torch.Tensor | None = None,
+        position_ids: torch.Tensor | None = None,
     ) -> Sample:
         rotary_dim = rotary_dim or head_size
         frequencies = 10000.0 ** -(torch.arange(0, rotary_dim, 2, dtype=torch.float64) / rotary_dim)
@@ -154,14 +156,16 @@ def samples(dtype: torch.dtype, device: str, seed: int) -> Iterator[Sample]:
         cos, sin = cache.chunk(2, dim=-1)
         # As a model gives them: query and key are slices of one packed projection, so heads are contiguous, tokens not.
         packed = draw.normal(tokens, heads + 2 * kv_heads, head_size)
-        query, key = packed[:, :heads], packed[:, heads : heads + kv_heads]
+        query = packed[:, :heads] if query is None else query
+        key = packed[:, heads : heads + kv_heads] if key is None else key
         # At most as many positions to draw from as tokens: some are repeated, and in no order.
-        positions = draw.integers(tokens, high=min(_MAX_POSITION, max(8, tokens)))
+        if position_ids is None:
+            position_ids = draw.integers(tokens, high=min(_MAX_POSITION, max(8, tokens)))
         obj = SimpleNamespace(
             cos_sin_cache=cache, head_size=head_size, rotary_dim=rotary_dim, is_neox_style=not interleaved
         )
-        args = {"query": query, "key": key, "cos": cos, "sin": sin, "position_ids": positions} | change
-        return Sample(label, obj, tuple(args.values()), {"rotary_interleaved": interleaved, "inplace": inplace})
+        kwargs = {"rotary_interleaved": interleaved, "inplace": inplace}
+        return Sample(label, obj, (query, key, cos, sin, position_ids), kwargs)
 
     for interleaved, style in ((False, "neox"), (True, "interleaved")):
         for tokens in (0, 1, 3, 17, 256):
@@ -177,13 +181,21 @@ def samples(dtype: torch.dtype, device: str, seed: int) -> Iterator[Sample]:
         yield sample(f"{style}, as many kv heads", heads=3, kv_heads=3, interleaved=interleaved)
         yield sample(f"{style}, float32 cache", interleaved=interleaved, cache_dtype=torch.float32)
         # Position 0 turns by nothing: exact whatever the magnitude, and no product may overflow.
-        large = {name: draw.signed(3, 2, 64, low=1e3, high=6e4) for name in ("query", "key")}
-        origin = draw.integers(3, high=1)
-        yield sample(f"{style}, large magnitudes at position 0", 3, interleaved=interleaved, **large, position_ids=origin)
-    tiny = {name: draw.normal(3, 2, 64, scale=2.0**-10) for name in ("query", "key")}
-    yield sample("tiny magnitudes", tokens=3, **tiny)
-    yield sample("contiguous", query=draw.normal(17, 4, 64), key=draw.normal(17, 2, 64))
-    yield sample("heads first in memory", query=transposed(draw.normal(17, 4, 64)), key=transposed(draw.normal(17, 2, 64)))
+        yield sample(
+            f"{style}, large magnitudes at position 0",
+            tokens=3,
+            interleaved=interleaved,
+            query=draw.signed(3, 4, 64, low=1e3, high=6e4),
+            key=draw.signed(3, 2, 64, low=1e3, high=6e4),
+            position_ids=draw.integers(3, high=1),
+        )
+    for label, scale, layout in (
+        ("tiny magnitudes", 2.0**-10, torch.Tensor.contiguous),
+        ("contiguous", 1.0, torch.Tensor.contiguous),
+        ("heads first in memory", 1.0, transposed),
+    ):
+        query, key = (layout(draw.normal(17, heads, 64, scale=scale)) for heads in (4, 2))
+        yield sample(label, query=query, key=key)
     yield sample("one position for all", position_ids=torch.full((17,), 5, device=device))
     yield sample("positions descending", position_ids=torch.arange(16, -1, -1, device=device))
     yield sample("int32 positions", position_ids=draw.integers(17, high=64, dtype=torch.int32))
@@ -194,7 +206,7 @@ def _tolerance(unit_roundoff: float, name: str) -> Tolerance:
     return Tolerance(
         1.02 * unit_roundoff,
         2 * 1.02 * unit_roundoff * 5.66,
-        f"the sum is rounded once, relative to itself; cos or sin and the product are rounded, 2 x {name} x hypot(a, b)",
+        f"the sum is rounded relative to itself; cos or sin and the product are rounded: 2 x {name} x hypot(a, b)",
     )
 
 

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -72,6 +73,17 @@ class OpSpec:
     samples: Callable[[Any, str, int], Iterator[Sample]] | None = None
     tolerances: Mapping[str, Tolerance] = field(default_factory=dict)
 
-    @property
+    @functools.cached_property
     def signature(self) -> inspect.Signature:
+        """The standard signature. The first parameter is the layer, the second the tensor whose dtype is the call's."""
         return inspect.signature(self.reference)
+
+    @functools.cached_property
+    def parameters(self) -> tuple[str, ...]:
+        """The names of the standard arguments, in order."""
+        return tuple(self.signature.parameters)
+
+    @functools.cached_property
+    def field_defaults(self) -> Mapping[str, Any]:
+        """What the optional fields of ``obj`` are taken to be when a layer has no such attribute."""
+        return {field.name: field.default for field in self.fields if not field.required}

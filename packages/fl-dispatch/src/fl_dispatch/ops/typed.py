@@ -12,15 +12,30 @@ from typing import TYPE_CHECKING, Any
 from fl_dispatch.runtime import default_manager
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Protocol, TypeVar
+
     from torch import Tensor
 
-_shared = default_manager().shared_site
-_silu_and_mul = _shared("silu_and_mul")
-_gelu_and_mul = _shared("gelu_and_mul")
-_gelu_tanh_and_mul = _shared("gelu_tanh_and_mul")
-_rms_norm = _shared("rms_norm")
-_gemma_rms_norm = _shared("gemma_rms_norm")
-_rotary_embedding = _shared("rotary_embedding")
+    Result = TypeVar("Result", covariant=True)
+
+    class Serves(Protocol[Result]):
+        """A site, with the type of what its operator returns."""
+
+        @property
+        def fn(self) -> Callable[..., Result]: ...
+
+        def recover(self, error: Exception, *args: Any, **kwargs: Any) -> Result: ...
+
+
+# Any: what a site calls is checked when it is registered, not by types; the signatures below are the operators' own.
+_shared: Any = default_manager().shared_site
+_silu_and_mul: Serves[Tensor] = _shared("silu_and_mul")
+_gelu_and_mul: Serves[Tensor] = _shared("gelu_and_mul")
+_gelu_tanh_and_mul: Serves[Tensor] = _shared("gelu_tanh_and_mul")
+_rms_norm: Serves[Tensor | tuple[Tensor, Tensor]] = _shared("rms_norm")
+_gemma_rms_norm: Serves[Tensor | tuple[Tensor, Tensor]] = _shared("gemma_rms_norm")
+_rotary_embedding: Serves[tuple[Tensor, Tensor]] = _shared("rotary_embedding")
 
 
 def silu_and_mul(obj: Any, x: Tensor) -> Tensor:

@@ -1,0 +1,74 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``fl-dispatch explain OP``: which implementation would serve an operator, and why not the others."""
+
+from __future__ import annotations
+
+import argparse
+from typing import Any
+
+from fl_dispatch.cli import settings
+from fl_dispatch.cli.text import as_json, wrapped
+from fl_dispatch.errors import ConfigError, did_you_mean
+
+_SHORT_DTYPES = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32", "fp64": "float64"}
+
+
+def add_parser(subparsers: Any) -> None:
+    """Add this command to the command line."""
+    parser = subparsers.add_parser(
+        "explain",
+        help="which implementation an operator would get, and why",
+        description="Decides for one operator as a worker would, shows every candidate with the reason it is taken or "
+        "left, and exits with 1 when nothing may run. Imports the vendors that the settings allow.",
+    )
+    parser.add_argument("operator", metavar="OP", help="an operator, for example rms_norm (`fl-dispatch list` has all)")
+    parser.add_argument("--dtype", help="of the input, for example bfloat16 (default: not known, excludes nothing)")
+    parser.add_argument("--device", help="for example cuda (default: the accelerator of this machine, else cpu)")
+    parser.add_argument(
+        "--policy",
+        metavar="FILE|SETTINGS",
+        help="decide as if this YAML file, or settings such as 'prefer=vendor,strict=1', were set besides what the "
+        "environment sets",
+    )
+    settings.add_common_arguments(parser)
+    parser.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> tuple[str, int]:
+    """Carry it out; returns the text to print and the exit code."""
+    from fl_dispatch.facts import facts_for
+    from fl_dispatch.manager import OpManager
+
+    choice, config = settings.read(args)
+    manager = OpManager(policy=config.policy)
+    # Names are checked before any vendor is asked anything.
+    manager.registry.spec(args.operator)
+    dtype = dtype_name(args.dtype)
+    device = args.device.partition(":")[0] if args.device else manager.device_type
+    selection = manager.select(args.operator, facts_=facts_for(device, dtype))
+    unused = [record for record in manager.vendors if record.status != "registered"]
+    code = 0 if selection.chosen else 1
+    if args.json:
+        vendors = [record.as_dict() for record in unused]
+        return as_json({"prefix": choice.prefix, **selection.as_dict(), "vendors_not_fully_used": vendors}), code
+    head, *candidates = selection.describe().splitlines()
+    lines = [settings.headline(choice), wrapped(head, "", "  ")]
+    indent = " " * (max((len(c.impl.impl_id) for c in selection.candidates), default=0) + 6)
+    lines += [wrapped(line, "", max(indent, " " * 30, key=len)) for line in candidates]
+    for record in unused:
+        who = f"vendor {record.name} ({record.distribution} {record.version})"
+        lines.append(wrapped(f"{who} is {record.status}: {record.reason}", "  note: "))
+    return "\n".join(lines), code
+
+
+def dtype_name(word: str | None) -> str | None:
+    """The canonical name: ``half`` and ``fp16`` are ``float16``; raises ConfigError with the closest name."""
+    if word is None:
+        return None
+    import torch
+
+    name = _SHORT_DTYPES.get(word, word.removeprefix("torch."))
+    known = {key: value for key in dir(torch) if isinstance(value := getattr(torch, key), torch.dtype)}
+    if name not in known:
+        raise ConfigError(f"--dtype: torch has no dtype {word!r}; {did_you_mean(name, known)}")
+    return str(known[name]).removeprefix("torch.")

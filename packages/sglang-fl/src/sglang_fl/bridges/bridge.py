@@ -1,0 +1,34 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``Bridge``: how one SGLang layer class maps to a standard operator."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from fl_dispatch import Site
+
+Forward = Callable[..., Any]
+
+
+@dataclass(frozen=True)
+class Bridge:
+    """One layer class.
+
+    Args:
+        layer: dotted name of the class.
+        operators: the operators its instances may map to.
+        operator: picks one of them for an instance.
+        outside: the reason to leave an instance to SGLang, or None when the operator's contract covers it.
+        make: ``make(layer, site, native)`` builds the forward that takes the place of SGLang's: argument translation and
+            guard in one function. ``native`` is SGLang's own method, for single calls outside the contract.
+        parameters: names of the parameters of SGLang's forward that it understands.
+    """
+
+    layer: str
+    operators: tuple[str, ...]
+    operator: Callable[[Any], str]
+    outside: Callable[[Any], str | None]
+    make: Callable[[Any, Site, Forward], Forward]
+    parameters: frozenset[str]

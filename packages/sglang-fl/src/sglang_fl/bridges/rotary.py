@@ -1,0 +1,61 @@
+# SPDX-License-Identifier: Apache-2.0
+"""RotaryEmbedding and those of its subclasses that only compute another cos/sin cache."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fl_dispatch import Site
+from sglang_fl.bridges.bridge import Bridge, Forward
+
+
+def _forward(layer: Any, site: Site, native: Forward) -> Forward:
+    head_size = layer.head_size
+    interleaved = not layer.is_neox_style
+    # nn.Module looks buffers up the slow way; the dictionary itself stays the same object for the layer's life.
+    buffers = layer._buffers
+    cache = cos = sin = None
+
+    def forward(
+        positions: Any, query: Any, key: Any, offsets: Any = None, fused_set_kv_buffer_arg: Any = None
+    ) -> Any:
+        nonlocal cache, cos, sin
+        if fused_set_kv_buffer_arg is not None or key is None or positions.dim() != 1:
+            return native(positions, query, key, offsets, fused_set_kv_buffer_arg)
+        if buffers["cos_sin_cache"] is not cache:
+            # Views, split again only when SGLang grew, moved or cast its cache.
+            cache = buffers["cos_sin_cache"]
+            cos, sin = cache.chunk(2, dim=-1)
+        if offsets is not None:
+            positions = positions + offsets
+        tokens = positions.shape[0]
+        if tokens == 0:
+            return query, key
+        q = query.view(tokens, -1, head_size)
+        k = key.view(tokens, -1, head_size)
+        site.calls += 1
+        try:
+            q, k = site.fn(layer, q, k, cos, sin, positions, interleaved, True)
+        except Exception as error:  # noqa: BLE001  (the guard: judged in recover)
+            q, k = site.recover(error, layer, q, k, cos, sin, positions, interleaved, True)
+        return q.reshape(query.shape), k.reshape(key.shape)
+
+    return forward
+
+
+def _outside(layer: Any) -> str | None:
+    if "cos_sin_cache" not in layer._buffers:
+        return "has no cos_sin_cache buffer"
+    return None
+
+
+BRIDGES = (
+    Bridge(
+        layer="sglang.srt.layers.rotary_embedding.base.RotaryEmbedding",
+        operators=("rotary_embedding",),
+        operator=lambda layer: "rotary_embedding",
+        outside=_outside,
+        make=_forward,
+        parameters=frozenset({"positions", "query", "key", "offsets", "fused_set_kv_buffer_arg"}),
+    ),
+)

@@ -1,0 +1,6 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``fl_dispatch.types`` under its older path."""
+
+from __future__ import annotations
+
+from fl_dispatch import BackendImplKind as BackendImplKind, BackendPriority as BackendPriority, OpImpl as OpImpl

@@ -1,0 +1,133 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``LayerBinder``: for each layer SGLang asks about, our bridge or SGLang's own method, and the reason."""
+
+from __future__ import annotations
+
+import inspect
+import logging
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+from fl_dispatch import Config, OpManager, Site
+from sglang_fl.bridges import Bridge, find_bridge
+from sglang_fl.determinism import deterministic_mode
+from sglang_fl.seam import Seam
+
+logger = logging.getLogger("sglang_fl")
+
+Forward = Callable[..., Any]
+
+
+class LayerBinder:
+    """Binds layers to operators through one seam.
+
+    Args:
+        manager: decides which implementation runs.
+        config: white and black list.
+        seam: tells whether a layer has its fields when SGLang asks.
+    """
+
+    def __init__(self, manager: OpManager, config: Config, seam: Seam) -> None:
+        self._manager = manager
+        self._config = config
+        self._seam = seam
+        #: Every layer the seam asked about and the forward we answered with; how a skipped seam is noticed.
+        self._answers: weakref.WeakKeyDictionary[Any, Forward] = weakref.WeakKeyDictionary()
+        #: (operator, layer class, reason) of layers that stay with SGLang, counted by layer.
+        self._left: weakref.WeakKeyDictionary[Any, tuple[str, str, str]] = weakref.WeakKeyDictionary()
+
+    # -- the hook
+
+    def around_seam(self, original: Forward, layer: Any) -> Forward:
+        """AROUND hook of the seam: which method shall ``layer`` run?"""
+        native: Forward = original(layer)
+        bridge, reason = find_bridge(type(layer))
+        if bridge is None:
+            if reason is not None:
+                self._left[layer] = (reason.operator, type(layer).__name__, reason.text)
+            return native
+        answer = self._bind(layer, bridge, native) if self._seam.lazy else self._deferred(layer, bridge, native)
+        self._answers[layer] = answer
+        return answer
+
+    def _deferred(self, layer: Any, bridge: Bridge, native: Forward) -> Forward:
+        """For a seam that asks before the layer has its fields: bind when the model is loaded, or on the first call."""
+
+        def first_call(*args: Any, **kwargs: Any) -> Any:
+            return settle()(*args, **kwargs)
+
+        def settle() -> Forward:
+            forward = self._bind(layer, bridge, native)
+            self._answers[layer] = forward
+            # Only where the layer still points at us: compile modes swap the method for a while.
+            if layer._forward_method is first_call:
+                layer._forward_method = forward
+            return forward
+
+        first_call.settle = settle  # type: ignore[attr-defined]  # how settle_layer finds it
+        return first_call
+
+    def _bind(self, layer: Any, bridge: Bridge, native: Forward) -> Forward:
+        op_name = bridge.operator(layer)
+        reason = self._config.takes_over(op_name) or deterministic_mode() or bridge.outside(layer)
+        if reason is not None:
+            self._left[layer] = (op_name, type(layer).__name__, reason)
+            return native
+        site = self._manager.bind(op_name, layer, label=type(layer).__name__)
+        return tolerant(bridge, bridge.make(layer, site, native), native)
+
+    # -- after the model is built
+
+    def settle_layer(self, layer: Any) -> str | None:
+        """Make sure a layer of the model is decided. Returns None, or what is wrong with the seam."""
+        bridge, _ = find_bridge(type(layer))
+        if bridge is None:
+            return None
+        current = layer._forward_method
+        if current is None:
+            current = layer._forward_method = layer._resolve_forward_method()
+        settle = getattr(current, "settle", None)
+        if settle is not None:
+            current = settle()
+        answer = self._answers.get(layer)
+        if answer is not None and (answer is current or layer in self._left):
+            return None
+        if answer is None and not self._seam.lazy:
+            return f"{type(layer).__name__} was never asked about at {self._seam.target}"
+        if self._pinned(layer, current):
+            self._left[layer] = (bridge.operator(layer), type(layer).__name__, "SGLang pinned its own method in __init__")
+            return None
+        return f"{type(layer).__name__} runs {getattr(current, '__qualname__', current)!r} and not what {self._seam.target} answered"
+
+    @staticmethod
+    def _pinned(layer: Any, current: Forward) -> bool:
+        """Whether ``__init__`` set one of the layer's own methods, as SGLang does in deterministic and vendor modes."""
+        return getattr(current, "__self__", None) is layer and getattr(current, "__name__", "").startswith("forward_")
+
+    def left(self) -> list[tuple[str, str, str]]:
+        """(operator, layer class, reason) of every live layer that stays with SGLang."""
+        return list(self._left.values())
+
+
+def tolerant(bridge: Bridge, forward: Forward, native: Forward) -> Forward:
+    """Accept parameters a newer SGLang added: a call that uses one goes to SGLang's own method.
+
+    Costs nothing when SGLang's method has no parameter the bridge does not know.
+    """
+    try:
+        parameters = inspect.signature(native).parameters.values()
+    except (TypeError, ValueError):
+        return forward
+    names = [p.name for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)]
+    if set(names) <= bridge.parameters:
+        return forward
+    known = len([name for name in names if name in bridge.parameters])
+
+    def with_new_parameters(*args: Any, **kwargs: Any) -> Any:
+        new = {name: value for name, value in kwargs.items() if name not in bridge.parameters}
+        if len(args) > known or any(value is not None for value in new.values()):
+            return native(*args, **kwargs)
+        return forward(*args, **{name: value for name, value in kwargs.items() if name not in new})
+
+    return with_new_parameters

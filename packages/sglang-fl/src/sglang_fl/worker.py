@@ -1,0 +1,87 @@
+# SPDX-License-Identifier: Apache-2.0
+"""In the worker, once the model is built: check that the seam is in effect, decide every layer, print and keep the report."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+from fl_dispatch import Report, SeamError, default_manager
+from sglang_fl.plugin import Installed, installed
+from sglang_fl.versions import installed_version, tested_range
+
+logger = logging.getLogger("sglang_fl")
+
+_report: Report | None = None
+
+
+_LOAD_MODEL = "sglang.srt.model_executor.model_runner.ModelRunner.load_model"
+
+
+def around_scheduler_init(original: Callable[..., None], *args: Any, **kwargs: Any) -> None:
+    """AROUND hook of ``Scheduler.__init__``: only now, in a process that will run a model, is its module worth importing."""
+    from sglang.srt.plugins.hook_registry import HookRegistry, HookType
+
+    if _LOAD_MODEL not in HookRegistry._patched:
+        HookRegistry.register(_LOAD_MODEL, after_load_model, HookType.AFTER)
+        HookRegistry.apply_hooks()
+    original(*args, **kwargs)
+    if _report is None:
+        raise SeamError(
+            f"SGLang {installed_version()}: the scheduler was built but no model passed our check at {_LOAD_MODEL}, so it is "
+            f"not known what runs; sglang-fl was tested with {tested_range()}"
+        )
+
+
+def after_load_model(result: Any, runner: Any, *args: Any, **kwargs: Any) -> None:
+    """AFTER hook of ``ModelRunner.load_model``. Raises SeamError or SelectionError, which stops the start-up."""
+    here = installed()
+    if here is None:
+        raise SeamError("sglang-fl's hook ran in a process that never loaded the plug-in; reinstall sglang-fl")
+    default_manager().configure(device_type=str(runner.device))
+    settle_model(runner.model, here)
+    publish(here)
+
+
+def settle_model(model: Any, here: Installed) -> None:
+    """Decide every layer of the model now, so that the first request meets no decision and start-up meets every error."""
+    problems: Counter[str] = Counter()
+    for layer in model.modules():
+        problem = here.binder.settle_layer(layer)
+        if problem is not None:
+            problems[problem] += 1
+    if problems:
+        listed = "; ".join(f"{text} ({count} layers)" for text, count in problems.items())
+        raise SeamError(
+            f"SGLang {installed_version()}: the seam {here.seam.target} is not in effect: {listed}. Another plug-in may replace "
+            f"it (look for hooks on the same target), or this SGLang moved it; sglang-fl was tested with {tested_range()}"
+        )
+
+
+def publish(here: Installed) -> Report:
+    """Print the table and start writing the report file."""
+    global _report
+    if _report is None:
+        framework = f"sglang {installed_version()}"
+        _report = Report(
+            default_manager(), framework, here.config, rank=_rank(), role="scheduler", left=here.binder.left
+        )
+        _report.fact("seam", here.seam.target)
+    forced = os.environ.get("SGLANG_FORCE_FUSED_OP_BACKEND")
+    if forced:
+        _report.fact("bypassed_by", f"SGLANG_FORCE_FUSED_OP_BACKEND={forced}")
+        logger.warning("SGLANG_FORCE_FUSED_OP_BACKEND=%s makes SGLang go round the dispatcher; unset it to use sglang-fl", forced)
+    if not _report.rows():
+        logger.warning("no layer of this model is served through fl-dispatch; the table says why")
+    logger.info("\n%s", _report.table())
+    _report.keep_writing()
+    return _report
+
+
+def _rank() -> int:
+    import torch.distributed
+
+    return torch.distributed.get_rank() if torch.distributed.is_initialized() else 0

@@ -1,0 +1,96 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The standard operators in float64, from the formulas, without a line of the references.
+
+Where a formula has more than one form, this file uses another one than the references, so that a slip is not made
+twice. Rounding fields of ``obj`` are not read: they choose between roundings, and float64 has none to speak of.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+Result = tuple[torch.Tensor, ...]
+
+
+def silu_and_mul(obj: Any, x: torch.Tensor) -> Result:
+    gate, up = _halves(x)
+    return (gate / (1.0 + torch.exp(-gate)) * up,)
+
+
+def gelu_and_mul(obj: Any, x: torch.Tensor) -> Result:
+    gate, up = _halves(x)
+    # z * P(Z <= z), the normal distribution's tail by erfc, which does not cancel.
+    return (gate * 0.5 * torch.special.erfc(-gate / math.sqrt(2.0)) * up,)
+
+
+def gelu_tanh_and_mul(obj: Any, x: torch.Tensor) -> Result:
+    gate, up = _halves(x)
+    # (1 + tanh(s)) / 2 is the logistic function of 2 s.
+    s = math.sqrt(2.0 / math.pi) * (gate + 0.044715 * gate * gate * gate)
+    return (gate / (1.0 + torch.exp(-2.0 * s)) * up,)
+
+
+def rms_norm(obj: Any, x: torch.Tensor, residual: torch.Tensor | None = None) -> Result:
+    return _rms(x, residual, obj.weight.double(), obj.variance_epsilon)
+
+
+def gemma_rms_norm(obj: Any, x: torch.Tensor, residual: torch.Tensor | None = None) -> Result:
+    return _rms(x, residual, obj.weight.double() + 1.0, obj.variance_epsilon)
+
+
+def rotary_embedding(
+    obj: Any,
+    query: torch.Tensor,
+    key: torch.Tensor,
+    cos: torch.Tensor,
+    sin: torch.Tensor,
+    position_ids: torch.Tensor,
+    rotary_interleaved: bool = False,
+    inplace: bool = True,
+) -> Result:
+    return tuple(_turn(x.double(), cos.double(), sin.double(), position_ids, rotary_interleaved) for x in (query, key))
+
+
+def exact(name: str, obj: Any, *args: Any, **kwargs: Any) -> Result:
+    """The results of operator ``name``, always as a tuple, in float64."""
+    operators: dict[str, Callable[..., Result]] = {
+        "silu_and_mul": silu_and_mul,
+        "gelu_and_mul": gelu_and_mul,
+        "gelu_tanh_and_mul": gelu_tanh_and_mul,
+        "rms_norm": rms_norm,
+        "gemma_rms_norm": gemma_rms_norm,
+        "rotary_embedding": rotary_embedding,
+    }
+    return operators[name](obj, *args, **kwargs)
+
+
+def _halves(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    d = x.shape[-1] // 2
+    wide = x.double()
+    return wide[..., :d], wide[..., d:]
+
+
+def _rms(x: torch.Tensor, residual: torch.Tensor | None, weight: torch.Tensor, epsilon: float) -> Result:
+    total = x.double() if residual is None else x.double() + residual.double()
+    mean_square = torch.einsum("...i,...i->...", total, total) / total.shape[-1]
+    normed = total / torch.sqrt(mean_square + epsilon)[..., None] * weight
+    return (normed,) if residual is None else (normed, total)
+
+
+def _turn(
+    x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor, position_ids: torch.Tensor, interleaved: bool
+) -> torch.Tensor:
+    """Multiply the complex number a + ib of each pair by cos + i sin."""
+    pairs = cos.shape[-1]
+    index = torch.arange(pairs)
+    first, second = (2 * index, 2 * index + 1) if interleaved else (index, index + pairs)
+    rows = position_ids.long()
+    turned = torch.complex(x[..., first], x[..., second]) * torch.complex(cos[rows], sin[rows])[:, None, :]
+    out = x.clone()
+    out[..., first] = turned.real
+    out[..., second] = turned.imag
+    return out
