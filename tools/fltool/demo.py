@@ -7,10 +7,11 @@ from collections.abc import Sequence
 
 from fltool.environments import ensure, named
 from fltool.model import ensure_model
+from fltool.paths import ROOT
 from fltool.process import run_shown
 
 ENVIRONMENT = "sglang-0.5.23"
-MODULE = "sglang_fl.demo"
+SCRIPT = ROOT / "examples" / "serve_on_cpu.py"
 
 
 def run_demo(arguments: Sequence[str] = ()) -> int:
@@ -22,5 +23,5 @@ def run_demo(arguments: Sequence[str] = ()) -> int:
     env = named(ENVIRONMENT)
     ensure(env)
     model = ensure_model()
-    command = [str(env.python), "-m", MODULE, "--model", str(model), *arguments]
+    command = [str(env.python), str(SCRIPT), "--model", str(model), *arguments]
     return run_shown(command, environment=env.variables({"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}))

@@ -2,7 +2,6 @@
 from __future__ import annotations
 
 import functools
-import re
 
 import pytest
 
@@ -149,7 +148,7 @@ def mismatches():
 def test_a_signature_mismatch_names_the_problem_and_both_signatures(impl, fn, problem):
     message = refused(OpRegistry(), impl(op="rms_norm", fn=fn))
     assert f"OpImpl(rms_norm, vendor.acme): {problem}" in message
-    assert f"the implementation has rms_norm{fn.__name__ and re.escape('(')[-1]}" in message
+    assert "the implementation has rms_norm(" in message
     assert "the standard is rms_norm(obj: " in message
 
 

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from fl_dispatch.ops.spec import Field as Field, OpSpec as OpSpec, Sample as Sample, Tolerance as Tolerance
     from fl_dispatch.policy import SelectionPolicy as SelectionPolicy
     from fl_dispatch.registry import OpRegistry as OpRegistry
-    from fl_dispatch.report import Report as Report
+    from fl_dispatch.report import Report as Report, format_report as format_report, wait_for_report as wait_for_report
     from fl_dispatch.runtime import (
         call_op as call_op,
         default_manager as default_manager,
@@ -83,11 +83,13 @@ _HOME = {
     "call_op": "runtime",
     "default_manager": "runtime",
     "explain": "runtime",
+    "format_report": "report",
     "installed_vendors": "discovery",
     "load_config": "config",
     "policy_context": "runtime",
     "resolve_op": "runtime",
     "select": "selection",
+    "wait_for_report": "report",
 }
 
 __all__ = [*_HOME, "ops"]

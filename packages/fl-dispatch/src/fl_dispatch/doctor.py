@@ -158,17 +158,20 @@ def _vendors_and_operators(prefix: str, config: Config) -> Iterator[Finding]:
     from fl_dispatch.manager import OpManager
 
     manager = OpManager(policy=config.policy)
+    usable = True
     try:
         manager.registry  # noqa: B018  (loads the vendors; the records are there even when a token is then found wrong)
     except FLDispatchError as error:
+        usable = False
         yield Finding("fault", f"{prefix}*", str(error))
     seen: set[str] = set()
     for record in manager.vendors:
         # The second of two with one name is told by _vendor_names.
-        if record.name not in seen:
+        if record.name not in seen and (usable or record.status != "registered"):
             yield _vendor(record, manager, prefix)
         seen.add(record.name)
-    yield from _operators(manager)
+    if usable:
+        yield from _operators(manager)
 
 
 def _vendor(record: VendorRecord, manager: OpManager, prefix: str) -> Finding:

@@ -9,7 +9,7 @@ import os
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -122,18 +122,7 @@ class Report:
 
     def table(self) -> str:
         """The table printed once after loading."""
-        head = ("operator", "layer class", "layers", "implementation", "why", "passed over")
-        body: list[tuple[str, ...]] = []
-        for row in self.rows():
-            passed = "; ".join(f"{p['implementation']}: {p['reason']}" for p in row["passed_over"]) or "-"
-            body.append(
-                (row["operator"], row["layer_class"], str(row["layers"]), row["implementation"], row["why"], passed)
-            )
-        for left in self.left_to_framework():
-            body.append(
-                (left["operator"], left["layer_class"], str(left["layers"]), "(framework's own)", left["reason"], "-")
-            )
-        return f"fl-dispatch on {self._framework}, {self.role} rank {self.rank}, {self._manager.device_type}\n" + _columns(head, body)
+        return format_report(self.as_dict())
 
     # -- file
 
@@ -213,9 +202,30 @@ def wait_for_report(path: Path, calls: Mapping[str, int] | None = None, timeout:
         time.sleep(0.05)
 
 
-def _columns(head: tuple[str, ...], body: list[tuple[str, ...]]) -> str:
+def format_report(report: Mapping[str, Any]) -> str:
+    """A report, read back from its file or not, as the table people see; with a column of calls once there are any."""
+    counted = any(row["calls"] for row in report["operators"])
+    head = ["operator", "layer class", "layers", "calls", "implementation", "why", "passed over"]
+    body = []
+    for row in report["operators"]:
+        passed = "; ".join(f"{p['implementation']}: {p['reason']}" for p in row["passed_over"]) or "-"
+        served = "".join(f" ({count} by {other})" for other, count in row["served_by_others"].items())
+        calls = f"{row['calls']}{served}"
+        cells = (row["operator"], row["layer_class"], row["layers"], calls, row["implementation"], row["why"], passed)
+        body.append([str(cell) for cell in cells])
+    for left in report["left_to_framework"]:
+        cells = (left["operator"], left["layer_class"], left["layers"], "-", "(framework's own)", left["reason"], "-")
+        body.append([str(cell) for cell in cells])
+    if not counted:
+        for line in (head, *body):
+            del line[3]
+    title = f"fl-dispatch on {report['framework']}, {report['role']} rank {report['rank']}, {report['device']}"
+    return f"{title}\n{_columns(head, body)}"
+
+
+def _columns(head: Sequence[str], body: Sequence[Sequence[str]]) -> str:
     widths = [min(max(len(row[i]) for row in (head, *body)), 60) for i in range(len(head))]
     lines = []
-    for row in (head, tuple("-" * width for width in widths), *body):
+    for row in (head, ["-" * width for width in widths], *body):
         lines.append("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
     return "\n".join(lines)
