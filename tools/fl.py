@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import signal
 import sys
 
 # Checked before the rest is imported: an older Python should get this sentence and not a syntax error.
@@ -12,4 +13,6 @@ if sys.version_info < (3, 11):  # noqa: UP036 - this file is run by whatever Pyt
 from fltool.cli import main
 
 if __name__ == "__main__":
+    # CI ends a job with SIGTERM; treated like Ctrl-C, so that engines and their workers are ended as well.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     sys.exit(main())

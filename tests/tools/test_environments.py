@@ -36,18 +36,19 @@ def steps(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[str]:
     monkeypatch.setattr(environments, "PACKAGES", packages)
     monkeypatch.setattr(environments, "_create", create)
     monkeypatch.setattr(environments, "_install_requirements", lambda env: done.append("requirements"))
+    monkeypatch.setattr(environments, "_install_extras", lambda env: done.append("extras"))
     monkeypatch.setattr(environments, "_install_packages", lambda env, wheels: done.append("packages"))
     return done
 
 
-ENV = Environment("x")
+ENV = Environment("x", "pass")
 
 
 def test_a_new_environment_is_built_and_then_reused(steps: list[str]) -> None:
     ensure(ENV)
-    assert steps == ["create", "requirements", "packages"]
+    assert steps == ["create", "requirements", "extras", "packages"]
     ensure(ENV)
-    assert steps == ["create", "requirements", "packages"]
+    assert steps == ["create", "requirements", "extras", "packages"]
 
 
 def test_a_changed_list_rebuilds(steps: list[str], tmp_path: Path) -> None:
@@ -55,14 +56,14 @@ def test_a_changed_list_rebuilds(steps: list[str], tmp_path: Path) -> None:
     steps.clear()
     (tmp_path / "requirements" / "x.txt").write_text("torch==2\n")
     ensure(ENV)
-    assert steps == ["create", "requirements", "packages"]
+    assert steps == ["create", "requirements", "extras", "packages"]
 
 
 def test_recreate_rebuilds(steps: list[str]) -> None:
     ensure(ENV)
     steps.clear()
     ensure(ENV, recreate=True)
-    assert steps == ["create", "requirements", "packages"]
+    assert steps == ["create", "requirements", "extras", "packages"]
 
 
 def test_an_interrupted_build_goes_on_in_the_same_folder(steps: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -74,7 +75,7 @@ def test_an_interrupted_build_goes_on_in_the_same_folder(steps: list[str], monke
         with pytest.raises(ToolError):
             ensure(ENV)
     ensure(ENV)
-    assert steps == ["create", "requirements", "packages"]
+    assert steps == ["create", "requirements", "extras", "packages"]
 
 
 def test_changed_package_metadata_reinstalls_the_packages_only(steps: list[str], tmp_path: Path) -> None:
@@ -102,7 +103,7 @@ def test_a_folder_without_code_is_no_package(steps: list[str]) -> None:
 
 
 def test_an_excluded_package_is_left_out(steps: list[str]) -> None:
-    assert Environment("x", excluded_packages=frozenset({"one"})).packages() == []
+    assert Environment("x", "pass", excluded_packages=frozenset({"one"})).packages() == []
 
 
 def test_an_adapter_is_not_installed_beside_the_other_engine() -> None:

@@ -6,7 +6,7 @@ from __future__ import annotations
 import shutil
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -34,9 +34,12 @@ class Environment:
         excluded_packages: folders of packages/ that make no sense here.
         metadata_only: projects under tools/ that add a distribution name and no code.
         torchvision_shim: PyPI's torchvision is installed, which needs help beside a CPU build of torch.
+        probe: a statement that works if the engine is whole. Running it once also compiles what it imports, which the
+            first test would otherwise wait for.
     """
 
     name: str
+    probe: str
     excluded_packages: frozenset[str] = frozenset()
     metadata_only: tuple[str, ...] = ()
     torchvision_shim: bool = False
@@ -74,10 +77,19 @@ class Environment:
         return result
 
 
-_SGLANG = Environment("sglang-0.5.23", frozenset({"vllm-fl-adapter"}), torchvision_shim=True)
-_SGLANG_MULTIPLATFORM = Environment("sglang-0.5.17", frozenset({"vllm-fl-adapter"}), torchvision_shim=True)
-_VLLM = Environment("vllm-0.32", frozenset({"sglang-fl"}), metadata_only=("vllm-metadata",))
-ENVIRONMENTS = {env.name: env for env in (Environment("dev"), _SGLANG, _SGLANG_MULTIPLATFORM, _VLLM)}
+_NO_VLLM = frozenset({"vllm-fl-adapter"})
+_NO_SGLANG = frozenset({"sglang-fl"})
+_SGLANG_PROBE = "from sglang.srt.layers.layernorm import RMSNorm"
+_VLLM_PROBE = "from vllm.model_executor.layers.layernorm import RMSNorm"
+ENVIRONMENTS = {
+    env.name: env
+    for env in (
+        Environment("dev", "import torch"),
+        Environment("sglang-0.5.23", _SGLANG_PROBE, _NO_VLLM, torchvision_shim=True),
+        Environment("sglang-0.5.17", _SGLANG_PROBE, _NO_VLLM, torchvision_shim=True),
+        Environment("vllm-0.32", _VLLM_PROBE, _NO_SGLANG, metadata_only=("vllm-metadata",)),
+    )
+}
 
 
 def ensure(env: Environment, *, recreate: bool = False, wheels: bool = False) -> None:
@@ -104,6 +116,10 @@ def ensure(env: Environment, *, recreate: bool = False, wheels: bool = False) ->
         if not stamp.matches("requirements", wanted):
             _install_requirements(env)
             stamp.write("requirements", wanted)
+        extras = _extras_fingerprint(env)
+        if not stamp.matches("extras", extras):
+            _install_extras(env)
+            stamp.write("extras", extras)
         packages = _packages_fingerprint(env, wheels=wheels)
         if not stamp.matches("packages", packages):
             _install_packages(env, wheels=wheels)
@@ -116,14 +132,19 @@ def _requirements_fingerprint(env: Environment) -> str:
     return fingerprint(values=(BUILD_VERSION, str(env.folder), f"{sys.version_info[:2]}"), files=env.lists)
 
 
+def _extras_fingerprint(env: Environment) -> str:
+    metadata = [TOOLS / name / "pyproject.toml" for name in env.metadata_only]
+    return fingerprint(values=[env.probe], files=[*metadata, *([SHIM] if env.torchvision_shim else [])])
+
+
 def _packages_fingerprint(env: Environment, *, wheels: bool) -> str:
-    values = ["wheels" if wheels else "editable"]
-    files = [TOOLS / name / "pyproject.toml" for name in env.metadata_only] + ([SHIM] if env.torchvision_shim else [])
+    files: list[Path] = []
     for folder in env.packages():
         # Editable: the code is read in place, but entry points and metadata are copied when installing.
         pattern = "**/*" if wheels else "pyproject.toml"
         files += [path for path in folder.glob(pattern) if path.is_file() and "__pycache__" not in path.parts]
-    return fingerprint(values=[*values, *(str(path) for path in sorted(files))], files=files)
+    values = ["wheels" if wheels else "editable", *(str(path) for path in sorted(files))]
+    return fingerprint(values=values, files=files)
 
 
 def _create(env: Environment) -> None:
@@ -149,17 +170,33 @@ def _install_requirements(env: Environment) -> None:
         _pip(env, "requirements", "install", "--no-deps", "-r", str(main), "-r", str(test))
 
 
-def _install_packages(env: Environment, *, wheels: bool) -> None:
+def _install_extras(env: Environment) -> None:
     if env.torchvision_shim:
         shutil.copyfile(SHIM, env.site_packages / "_fl_torchvision_shim.py")
         # A .pth line is run when the interpreter starts, in the engines' worker processes too.
         (env.site_packages / "_fl_torchvision_shim.pth").write_text("import _fl_torchvision_shim\n", encoding="utf-8")
+    if env.metadata_only:
+        _pip_local(env, "metadata", [str(TOOLS / name) for name in env.metadata_only])
+    with timed(f"try: {env.probe}"):
+        run_logged(
+            [str(env.python), "-c", env.probe],
+            log=LOGS / f"{env.name}-probe.log",
+            hint="the packages are installed but do not work here; --recreate installs them anew",
+            environment=env.variables({"OMP_NUM_THREADS": "1"}),
+        )
+
+
+def _install_packages(env: Environment, *, wheels: bool) -> None:
     folders = env.packages()
-    targets = [str(folder) if wheels else f"--editable={folder}" for folder in folders]
-    targets += [str(TOOLS / name) for name in env.metadata_only]
-    names = [*(f"{folder.name} ({'wheel' if wheels else 'editable'})" for folder in folders), *env.metadata_only]
-    with timed(", ".join(names)):
-        _pip(env, "packages", "install", "--no-deps", "--no-build-isolation", "--force-reinstall", *targets)
+    if folders:
+        with timed(f"{', '.join(folder.name for folder in folders)} ({'wheels' if wheels else 'editable'})"):
+            _pip_local(env, "packages", [str(folder) if wheels else f"--editable={folder}" for folder in folders])
+
+
+def _pip_local(env: Environment, step: str, targets: Sequence[str]) -> None:
+    # Without isolation the build backend of test.txt is used and nothing is fetched; without force-reinstall a package
+    # of unchanged version would stay as it was.
+    _pip(env, step, "install", "--no-deps", "--no-build-isolation", "--force-reinstall", *targets)
 
 
 def _pip(env: Environment, step: str, command: str, *arguments: str) -> None:

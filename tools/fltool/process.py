@@ -71,7 +71,7 @@ def is_noise(line: str) -> bool:
     text = line.strip()
     return (
         not text
-        or text.startswith(("Looking in links:", "Looking in indexes:"))
+        or text.startswith(("Looking in links:", "Looking in indexes:", "ERROR: Ignored the following versions"))
         or (text.startswith("WARNING: Location ") and "is ignored" in text)
     )
 

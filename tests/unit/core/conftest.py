@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Builders for small managers: implementations that answer with their own name, so that a test sees who served a call."""
+"""Builders for small managers: implementations that answer with their own name, to see who served a call."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from fl_dispatch import BackendImplKind, OpImpl, OpManager, OpRegistry, SelectionPolicy
+from fl_dispatch import BackendImplKind, OpImpl, OpManager, OpRegistry, SelectionPolicy, Site
 from fl_dispatch.backends import reference
 
 
@@ -95,3 +95,17 @@ def layer() -> Layer:
 @pytest.fixture
 def x() -> torch.Tensor:
     return torch.ones(3, 8)
+
+
+def call_guarded(site: Site, *args: Any) -> Any:
+    """Call through a site as an adapter does."""
+    fn = site.fn
+    try:
+        return fn(*args)
+    except Exception as error:  # noqa: BLE001  (the guard: judged in recover)
+        return site.recover(error, *args)
+
+
+@pytest.fixture
+def call() -> Callable[..., Any]:
+    return call_guarded

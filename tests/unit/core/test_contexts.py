@@ -187,13 +187,11 @@ def test_it_cannot_be_entered_in_a_compiled_or_captured_region(one, monkeypatch)
         one.policy_context(B)
 
 
-def test_typed_functions_follow_it(impl, layer, x):
-    import fl_dispatch
-    from fl_dispatch import ops
+def test_typed_functions_follow_it(one, layer, x, monkeypatch):
+    from fl_dispatch.ops import typed
 
-    default = fl_dispatch.default_manager()
-    default.registry.register(impl("contexts_test", priority=1))
-    assert ops.silu_and_mul(layer, x) is not None
-    with fl_dispatch.policy_context(SelectionPolicy(prefer="vendor:contexts_test")):
-        assert ops.silu_and_mul(layer, x) == fl_dispatch.call_op("silu_and_mul", layer, x) == "contexts_test"
-    assert ops.silu_and_mul(layer, x) != "contexts_test"
+    monkeypatch.setattr(typed, "_silu_and_mul", one.shared_site("silu_and_mul"))
+    assert typed.silu_and_mul(layer, x) == "a"
+    with one.policy_context(B):
+        assert typed.silu_and_mul(layer, x) == "b"
+    assert typed.silu_and_mul(layer, x) == "a"

@@ -130,8 +130,8 @@ def test_an_unknown_operator_in_per_op_is_refused_and_nothing_changes(one, layer
     ("policy", "message"),
     [
         (
-            SelectionPolicy(prefer="impl:vendor.x"),
-            "token 'impl:vendor.x': no implementation of any operator has this id; did you mean 'vendor.a'?",
+            SelectionPolicy(prefer="impl:vendor.aa"),
+            "token 'impl:vendor.aa': no implementation of any operator has this id; did you mean 'vendor.a'?",
         ),
         (
             SelectionPolicy(per_op={"rms_norm": "impl:vendor.a"}),

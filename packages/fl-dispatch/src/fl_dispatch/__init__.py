@@ -12,38 +12,79 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from fl_dispatch import ops as ops
     from fl_dispatch.backends import Backend as Backend
-    from fl_dispatch.config import Config as Config, load_config as load_config
-    from fl_dispatch.discovery import VendorRecord as VendorRecord, installed_vendors as installed_vendors
+    from fl_dispatch.config import Config as Config
+    from fl_dispatch.config import load_config as load_config
+    from fl_dispatch.discovery import VendorRecord as VendorRecord
+    from fl_dispatch.discovery import installed_vendors as installed_vendors
     from fl_dispatch.doctor import Finding as Finding
     from fl_dispatch.errors import (
         ConfigError as ConfigError,
+    )
+    from fl_dispatch.errors import (
         FLDispatchError as FLDispatchError,
+    )
+    from fl_dispatch.errors import (
         FrozenSelectionError as FrozenSelectionError,
+    )
+    from fl_dispatch.errors import (
         NotSupported as NotSupported,
+    )
+    from fl_dispatch.errors import (
         OpArgumentError as OpArgumentError,
+    )
+    from fl_dispatch.errors import (
         OpExecutionError as OpExecutionError,
+    )
+    from fl_dispatch.errors import (
         RegistrationError as RegistrationError,
+    )
+    from fl_dispatch.errors import (
         SeamError as SeamError,
+    )
+    from fl_dispatch.errors import (
         SelectionError as SelectionError,
+    )
+    from fl_dispatch.errors import (
         UnknownOperatorError as UnknownOperatorError,
     )
     from fl_dispatch.manager import OpManager as OpManager
-    from fl_dispatch.ops.spec import Field as Field, OpSpec as OpSpec, Sample as Sample, Tolerance as Tolerance
+    from fl_dispatch.opaque import compile_refusal as compile_refusal
+    from fl_dispatch.opaque import compiled_call as compiled_call
+    from fl_dispatch.ops.spec import Field as Field
+    from fl_dispatch.ops.spec import OpSpec as OpSpec
+    from fl_dispatch.ops.spec import Sample as Sample
+    from fl_dispatch.ops.spec import Tolerance as Tolerance
     from fl_dispatch.policy import SelectionPolicy as SelectionPolicy
     from fl_dispatch.registry import OpRegistry as OpRegistry
-    from fl_dispatch.report import Report as Report, format_report as format_report, wait_for_report as wait_for_report
+    from fl_dispatch.report import Report as Report
+    from fl_dispatch.report import format_report as format_report
+    from fl_dispatch.report import wait_for_report as wait_for_report
     from fl_dispatch.runtime import (
         call_op as call_op,
+    )
+    from fl_dispatch.runtime import (
         default_manager as default_manager,
+    )
+    from fl_dispatch.runtime import (
         explain as explain,
+    )
+    from fl_dispatch.runtime import (
         policy_context as policy_context,
+    )
+    from fl_dispatch.runtime import (
         resolve_op as resolve_op,
     )
-    from fl_dispatch.selection import DeviceFacts as DeviceFacts, Selection as Selection, select as select
+    from fl_dispatch.selection import DeviceFacts as DeviceFacts
+    from fl_dispatch.selection import Selection as Selection
+    from fl_dispatch.selection import select as select
     from fl_dispatch.site import Site as Site
     from fl_dispatch.types import (
         BackendImplKind as BackendImplKind,
+    )
+    from fl_dispatch.types import (
         BackendPriority as BackendPriority,
+    )
+    from fl_dispatch.types import (
         OpImpl as OpImpl,
     )
     from fl_dispatch.vendor import Vendor as Vendor
@@ -81,6 +122,8 @@ _HOME = {
     "Vendor": "vendor",
     "VendorRecord": "discovery",
     "call_op": "runtime",
+    "compile_refusal": "opaque",
+    "compiled_call": "opaque",
     "default_manager": "runtime",
     "explain": "runtime",
     "format_report": "report",

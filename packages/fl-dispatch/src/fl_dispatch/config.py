@@ -1,14 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """The only reader of environment variables and configuration files.
 
-One table of settings, one parser, one precedence: environment > file > platform default > built-in. The prefix is a parameter,
-so that SGLang (``SGLANG_FL_``), vLLM (``VLLM_FL_``) and plain use (``FL_DISPATCH_``) read alike.
+One table of settings, one parser, one precedence: environment > file > platform default > built-in. The prefix is a
+parameter, so that SGLang (``SGLANG_FL_``), vLLM (``VLLM_FL_``) and plain use (``FL_DISPATCH_``) read alike.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 
@@ -31,7 +31,12 @@ class Setting:
 
 #: Every setting there is. The configuration reference in docs/ is tested against this table.
 SETTINGS: tuple[Setting, ...] = (
-    Setting("prefer", "order", "Tokens tried first for every operator, most wanted first.", ("flagos", "vendor", "reference")),
+    Setting(
+        "prefer",
+        "order",
+        "Tokens tried first for every operator, most wanted first.",
+        ("flagos", "vendor", "reference"),
+    ),
     Setting("per_op", "orders", "For single operators: tokens tried before `prefer`.", MappingProxyType({})),
     Setting("strict", "flag", "The first token must be able, and nothing ever falls back.", False),
     Setting("deny_vendors", "vendors", "Vendors never used and never imported.", ()),
@@ -68,6 +73,7 @@ class Config:
         return None
 
     def as_dict(self) -> dict[str, object]:
+        """Key to value and origin, for reports and the command line."""
         values: dict[str, object] = dict(self.policy.as_dict())
         values["oot_whitelist"] = None if self.oot_whitelist is None else sorted(self.oot_whitelist)
         values["oot_blacklist"] = sorted(self.oot_blacklist)
@@ -90,13 +96,13 @@ def load_config(
         prefix: of the variables, for example ``"SGLANG_FL_"``.
         environ: ``os.environ`` when omitted.
         platform_defaults: settings of the platform in use, by key; the file and the environment override them.
-        operator_aliases: further names accepted in the white and black list (a framework's layer classes), each with the
-            operators it stands for.
+        operator_aliases: further names accepted in the white and black list (a framework's layer classes), each with
+            the operators it stands for.
         vendors: names of the installed vendors; read from the installed distributions when omitted.
 
     Raises:
-        ConfigError: an unknown key, variable, operator, vendor or token, a malformed value, a missing or unreadable file;
-            the message names it, where it was found, and the closest valid name.
+        ConfigError: an unknown key, variable, operator, vendor or token, a malformed value, a missing or unreadable
+            file; the message names it, where it was found, and the closest valid name.
     """
     environ = os.environ if environ is None else environ
     known_vendors = _installed_vendor_names() if vendors is None else frozenset(vendors)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""From raw settings (strings of the environment, values of YAML files) to checked values. Every error says where it was found."""
+"""From raw settings (strings of the environment, values of YAML files) to checked values; errors say where."""
 
 from __future__ import annotations
 
@@ -57,7 +57,9 @@ class ValueParser:
         if not isinstance(words, (list, tuple)):
             raise ConfigError(f"{where}: an order is a token or a list of tokens, not {raw!r}")
         if not words:
-            raise ConfigError(f"{where}: an order needs at least one token; leave the setting out for the default order")
+            raise ConfigError(
+                f"{where}: an order needs at least one token; leave the setting out for the default order"
+            )
         return tuple(self._token(word, where) for word in words)
 
     def _token(self, word: Value, where: str) -> str:
@@ -77,7 +79,9 @@ class ValueParser:
             for item in filter(None, (part.strip() for part in raw.split(";"))):
                 op_name, equals, order = item.partition("=")
                 if not equals or not order.strip():
-                    raise ConfigError(f"{where}: {item!r} is not OPERATOR=TOKEN|TOKEN, for example rms_norm=vendor|reference")
+                    raise ConfigError(
+                        f"{where}: {item!r} is not OPERATOR=TOKEN|TOKEN, for example rms_norm=vendor|reference"
+                    )
                 pairs.append((op_name.strip(), order))
             raw = dict(pairs)
             if len(raw) != len(pairs):
@@ -89,7 +93,9 @@ class ValueParser:
         merged = dict(lower)
         for op_name, order in raw.items():
             if op_name not in ops.STANDARD_OPERATORS:
-                raise ConfigError(f"{where}: unknown operator {op_name!r}; {did_you_mean(str(op_name), ops.STANDARD_OPERATORS)}")
+                raise ConfigError(
+                    f"{where}: unknown operator {op_name!r}; {did_you_mean(str(op_name), ops.STANDARD_OPERATORS)}"
+                )
             merged[op_name] = self._order(order, (), f"{where}[{op_name}]")
         return merged
 
@@ -118,7 +124,9 @@ class ValueParser:
         base: Iterable[str] = ()
         if isinstance(raw, Mapping):
             if set(raw) != {"append"}:
-                raise ConfigError(f"{where}: a list is replaced by a list, or added to with {{append: [...]}}; got {raw!r}")
+                raise ConfigError(
+                    f"{where}: a list is replaced by a list, or added to with {{append: [...]}}; got {raw!r}"
+                )
             base, raw = self._extended(lower, where), raw["append"]
         elif isinstance(raw, str) and raw.startswith("+"):
             base, raw = self._extended(lower, where), raw[1:]
@@ -133,7 +141,8 @@ class ValueParser:
     @staticmethod
     def _extended(lower: Value, where: str) -> Iterable[str]:
         if lower is None:
-            # Unset means "all" for these lists: adding to all would silently do nothing, and replacing it was not asked for.
+            # Unset means "all" for these lists: adding to all would silently do nothing, and replacing it was not asked
+            # for.
             raise ConfigError(f"{where}: there is no list below it to add to; give the whole list, without + or append")
         names: Iterable[str] = lower
         return names

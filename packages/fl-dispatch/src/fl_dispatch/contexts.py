@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """``PolicyContexts``: another policy for ``call_op`` and typed functions inside a ``with`` block.
 
-Outside of every context shared sites run their plain callable, so contexts cost nothing. While one is open anywhere in the
-process, each shared site looks at a ContextVar; the plain callable still serves threads and tasks without a context.
+Outside of every context shared sites run their plain callable, so contexts cost nothing. While one is open anywhere in
+the process, each shared site looks at a ContextVar; the plain callable still serves threads and tasks without a
+context.
 """
 
 from __future__ import annotations
@@ -12,6 +13,8 @@ import contextvars
 from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
+from fl_dispatch.errors import FrozenSelectionError
+from fl_dispatch.facts import is_tracing
 from fl_dispatch.policy import SelectionPolicy
 from fl_dispatch.site import Site
 
@@ -62,6 +65,11 @@ class PolicyContexts:
         current = self._policy
 
         def in_context(*args: Any, **kwargs: Any) -> Any:
+            if is_tracing():
+                raise FrozenSelectionError(
+                    f"{site.op_name} cannot be traced while a policy context is open, "
+                    "because a graph would not follow it; compile outside of it, or use resolve_op or a bound layer"
+                )
             policy = current.get()
             if policy is None:
                 return site.plain(*args, **kwargs)

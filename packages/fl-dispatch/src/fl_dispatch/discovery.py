@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Finds vendors through entry points. A denied vendor is never imported; a broken one becomes a record everybody can see."""
+"""Finds vendors through entry points. A denied vendor is never imported; a broken one becomes a record all can see."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ BUILTIN_BACKENDS = ("fl_dispatch.backends.flagos", "fl_dispatch.backends.referen
 class VendorRecord:
     """One installed vendor entry point and what became of it.
 
-    ``status`` is ``registered``, ``denied`` (not imported), ``partial`` (some implementations were refused) or ``broken``.
-    ``reason`` is one line; ``detail`` is the traceback when there is one.
+    ``status`` is ``registered``, ``denied`` (not imported), ``partial`` (some implementations were refused) or
+    ``broken``. ``reason`` is one line; ``detail`` is the traceback when there is one.
     """
 
     name: str
@@ -40,6 +40,7 @@ class VendorRecord:
     implementations: int = 0
 
     def as_dict(self) -> dict[str, object]:
+        """A plain form for reports."""
         return dict(vars(self))
 
 
@@ -74,8 +75,8 @@ def discover(
         record = _load(registry, policy, point, taken)
         taken.setdefault(point.name, record.distribution)
         if record.status in ("broken", "partial"):
-            logger.warning("vendor %s (%s %s) is %s: %s", record.name, record.distribution, record.version, record.status,
-                           record.reason)  # fmt: skip
+            source = f"{record.distribution} {record.version}"
+            logger.warning("vendor %s (%s) is %s: %s", record.name, source, record.status, record.reason)
         records.append(record)
     return tuple(records)
 
@@ -91,7 +92,9 @@ def _load(registry: OpRegistry, policy: SelectionPolicy, point: EntryPoint, take
     if verdict is not None:
         return record("denied", verdict + "; not imported")
     if point.name in taken:
-        return record("broken", f"the vendor name {point.name!r} is already taken by {taken[point.name]}; uninstall one")
+        return record(
+            "broken", f"the vendor name {point.name!r} is already taken by {taken[point.name]}; uninstall one"
+        )
     before = _count(registry)
     try:
         register = _register_function(point.load(), point)
@@ -100,7 +103,7 @@ def _load(registry: OpRegistry, policy: SelectionPolicy, point: EntryPoint, take
     except RegistrationError as error:
         added = _count(registry) - before
         return record("partial" if added else "broken", str(error), traceback.format_exc(), added)
-    except (Exception, SystemExit) as error:  # noqa: BLE001  (a vendor may raise anything on import; it is kept and shown)
+    except (Exception, SystemExit) as error:  # noqa: BLE001  (a vendor may raise anything; it is kept)
         added = _count(registry) - before
         reason = f"{type(error).__name__}: {error}".splitlines()[0]
         return record("partial" if added else "broken", reason, traceback.format_exc(), added)
@@ -133,6 +136,7 @@ def _register_function(loaded: Any, point: EntryPoint) -> Any:
         return loaded.register
     if not callable(loaded):
         raise RegistrationError(
-            f"entry point {point.value!r} is {type(loaded).__name__}, neither a register(registry) function nor a Vendor"
+            f"entry point {point.value!r} is {type(loaded).__name__}, "
+            "neither a register(registry) function nor a Vendor"
         )
     return loaded

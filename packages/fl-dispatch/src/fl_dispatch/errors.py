@@ -42,7 +42,7 @@ class SeamError(FLDispatchError, RuntimeError):
     """The place in a framework where operators are exchanged is not where it was tested, or not in effect."""
 
 
-class NotSupported(Exception):  # noqa: N818  (a signal between an implementation and the manager, not an error)
+class NotSupported(Exception):
     """Raised by an implementation, before any launch and any write, to pass a call on to the next candidate."""
 
 
@@ -51,7 +51,8 @@ def did_you_mean(word: str, choices: Iterable[str]) -> str:
     import difflib
 
     names = sorted(choices)
-    close = difflib.get_close_matches(word, names, n=1, cutoff=0.6)
+    folded = {name.casefold(): name for name in names}  # a wrong case is the smallest mistake
+    close = difflib.get_close_matches(word.casefold(), folded, n=1, cutoff=0.6)
     if close:
-        return f"did you mean {close[0]!r}?"
+        return f"did you mean {folded[close[0]]!r}?"
     return "known: " + (", ".join(names) if names else "none")

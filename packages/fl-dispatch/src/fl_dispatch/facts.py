@@ -63,7 +63,7 @@ class Availability:
 
 
 def unavailable_reason(probe: Callable[[], Any]) -> str | None:
-    """Ask one availability probe; None when it says yes, else its reason. A probe that raises is a reason, not a crash."""
+    """Ask one probe; None when it says yes, else its reason. One that raises is a reason, not a crash."""
     owner = getattr(probe, "__self__", None)
     try:
         answer = probe()
@@ -73,7 +73,7 @@ def unavailable_reason(probe: Callable[[], Any]) -> str | None:
             return None
         explain = getattr(owner, "unavailable_reason", None)
         reason = explain() if callable(explain) else None
-    except (Exception, SystemExit) as error:  # noqa: BLE001  (a vendor's probe may raise anything; it becomes the reason)
+    except (Exception, SystemExit) as error:  # noqa: BLE001  (a vendor's probe may raise anything: a reason)
         return f"its availability probe raised {type(error).__name__}: {error}"
     return str(reason) if reason else f"not available: {getattr(probe, '__name__', 'its probe')}() returned {answer!r}"
 

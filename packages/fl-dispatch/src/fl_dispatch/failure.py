@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What happens when an implementation cannot or did not serve a call. The same rules on the first and the thousandth call.
+"""What happens when an implementation cannot or did not serve a call: the same rules on the first and the 1000th call.
 
-Not able (a declared limit, ``NotSupported``) is no error: the next candidate runs, the reason is kept. A failure is passed on
-only when the implementation declares that it mutates nothing, nothing is being captured or traced, the policy is not strict,
-and the error is neither the caller's mistake, nor out of memory, nor a lost device.
+Not able (a declared limit, ``NotSupported``) is no error: the next candidate runs, the reason is kept. A failure is
+passed on only when the implementation declares that it mutates nothing, nothing is being captured or traced, the policy
+is not strict, and the error is neither the caller's mistake, nor out of memory, nor a lost device.
 """
 
 from __future__ import annotations
@@ -82,9 +82,10 @@ def _run_rest(
                 site.fallbacks[pair] = site.fallbacks.get(pair, 0) + 1
                 if ledger.note(failed, reason):
                     logger.warning(
-                        "operator %s: %s did not serve a call (%s); %s did. Further such calls are counted, not logged.",
-                        site.op_name, failed.impl_id, reason, impl.impl_id,
-                    )  # fmt: skip
+                        "operator %s: %s did not serve a call (%s); %s did. "
+                        "Further such calls are counted, not logged.",
+                        *(site.op_name, failed.impl_id, reason, impl.impl_id),
+                    )
                 return result
         verdicts.append((impl, why_not))
     strict = site.selection is not None and site.selection.policy.strict
@@ -127,7 +128,10 @@ def _judge(site: Site, impl: OpImpl, error: Exception, args: tuple[Any, ...], kw
     elif _is_lost_device(error):
         stop = "the device is in an unknown state"
     elif not not_supported and impl.mutates is None:
-        stop = "it does not declare what it mutates, so the inputs may be damaged; mutates=frozenset() says that it does not"
+        stop = (
+            "it does not declare what it mutates, so the inputs may be damaged; "
+            "mutates=frozenset() says that it does not"
+        )
     elif not not_supported and impl.mutates:
         stop = f"it declares that it mutates {', '.join(sorted(impl.mutates))}, so the inputs may be damaged"
     if stop is not None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``FailureLedger``: what failed lately, what was demoted for it, and what was not served by the chosen implementation."""
+"""``FailureLedger``: what failed lately, what was demoted for it, and which calls the chosen one did not serve."""
 
 from __future__ import annotations
 

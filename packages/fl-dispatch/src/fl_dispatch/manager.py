@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``OpManager``: the one stateful module. It owns the call sites and keeps each of them pointing at the right callable."""
+"""``OpManager``: the one stateful module. It keeps every call site pointing at the right callable."""
 
 from __future__ import annotations
 
@@ -10,16 +10,17 @@ from contextlib import AbstractContextManager
 from typing import Any
 
 from fl_dispatch import facts
+from fl_dispatch.callables import compose, guarded
 from fl_dispatch.contexts import PolicyContexts
 from fl_dispatch.discovery import VendorRecord, discover
-from fl_dispatch.errors import ConfigError, FrozenSelectionError, UnknownOperatorError, did_you_mean
+from fl_dispatch.errors import FrozenSelectionError
 from fl_dispatch.ledger import FailureLedger
 from fl_dispatch.limits import layer_verdict
 from fl_dispatch.policy import SelectionPolicy
 from fl_dispatch.policy_names import check_names, check_operators
 from fl_dispatch.registry import OpRegistry
 from fl_dispatch.selection import DeviceFacts, Selection, select
-from fl_dispatch.site import Site, compose, guarded
+from fl_dispatch.site import Site
 from fl_dispatch.site_table import SiteTable
 from fl_dispatch.types import OpImpl
 
@@ -30,8 +31,8 @@ class OpManager:
     """Decides once per call site, says why, and gets out of the way.
 
     Args:
-        registry: the implementations; when omitted, a new one that is filled with the built-in backends and every installed
-            vendor when the first decision is made.
+        registry: the implementations; when omitted, a new one that is filled with the built-in backends and every
+            installed vendor when the first decision is made.
         policy: the user's wishes.
         device_type: where operators run, for example ``"cuda"``; found out from torch when omitted.
         policy_source: gives the policy when it is first needed and neither ``policy`` nor ``configure`` did.
@@ -65,7 +66,7 @@ class OpManager:
 
     @property
     def registry(self) -> OpRegistry:
-        """The registry, filled on first use; raises ConfigError when the policy then turns out to name nothing there is."""
+        """The registry, filled on first use; raises ConfigError when the policy then names what does not exist."""
         if not self._discovered:
             with self.lock:
                 if not self._discovered:
@@ -133,8 +134,8 @@ class OpManager:
     def _refuse_if_frozen(self, what: str) -> None:
         if self._frozen is not None:
             raise FrozenSelectionError(
-                f"{what} cannot change any more: {self._frozen} holds the present selection and would go on running it; "
-                "set it before start-up, or drop the graphs and call unfreeze()"
+                f"{what} cannot change any more: {self._frozen} holds the present selection and would go on "
+                "running it; set it before start-up, or drop the graphs and call unfreeze()"
             )
 
     # -- deciding
@@ -146,6 +147,7 @@ class OpManager:
         obj: Any = None,
         facts_: DeviceFacts | None = None,
         policy: SelectionPolicy | None = None,
+        accepts: Callable[[OpImpl], str | None] | None = None,
     ) -> Selection:
         """The decision for one operator, with a reason for every candidate; nothing is called or changed."""
         registry = self.registry
@@ -161,6 +163,8 @@ class OpManager:
             reason = self._availability.reason_against(impl)
             if reason is None and obj is not None:
                 reason = layer_verdict(impl, obj, spec.field_defaults)
+            if reason is None and accepts is not None:
+                reason = accepts(impl)
             demoted = self.failures.demoted_dtypes(impl)
             if reason is None and facts_.dtype in demoted:
                 reason = f"demoted for {facts_.dtype}: it failed repeatedly; a policy change or reset() lifts this"
@@ -181,7 +185,7 @@ class OpManager:
 
     def _selection_for(self, site: Site, policy: SelectionPolicy | None = None) -> Selection:
         where = facts.facts_for(site.device_type or self._device_type, site.dtype)
-        selection = self.select(site.op_name, obj=site.obj, facts_=where, policy=policy)
+        selection = self.select(site.op_name, obj=site.obj, facts_=where, policy=policy, accepts=site.accepts)
         selection.require()
         return selection
 
@@ -215,16 +219,17 @@ class OpManager:
     # -- failures
 
     def failed(self, impl: OpImpl, dtype: str | None, error: Exception) -> None:
-        """Count a failure that was passed on; rewrite the operator's sites when it is watched or demoted from now on."""
+        """Count a failure that was passed on; rewrite the sites when it is watched or demoted from now on."""
         if dtype is None:
             return
         with self.lock:
             demoted = self.failures.failed(impl, dtype, error)
             if demoted:
                 logger.error(
-                    "operator %s: %s is demoted for %s after repeated failures (last: %s: %s); others serve it from now on",
-                    impl.op_name, impl.impl_id, dtype, type(error).__name__, error,
-                )  # fmt: skip
+                    "operator %s: %s is demoted for %s after repeated failures (last: %s: %s); "
+                    "others serve it from now on",
+                    *(impl.op_name, impl.impl_id, dtype, type(error).__name__, error),
+                )
             for site in self._sites_running(impl):
                 if demoted and site.dtype == dtype:
                     self.decide(site)
@@ -270,6 +275,7 @@ class OpManager:
         label: str = "",
         device_type: str | None = None,
         dtype: str | None = None,
+        accepts: Callable[[OpImpl], str | None] | None = None,
     ) -> Site:
         """Decide for one layer, once. Keep the returned site (the manager holds it weakly) and call ``site.fn``.
 
@@ -279,13 +285,14 @@ class OpManager:
             label: what reports call it, for example the layer's class.
             device_type: where the layer runs, if that is certain; then no call is checked for it.
             dtype: name of the dtype of the layer's inputs, if that is certain; then no call is checked for it.
+            accepts: a further limit of this place, for example that it is compiled: None for yes, else why not.
 
         Raises:
             UnknownOperatorError: no such operator.
             SelectionError: nothing may run under the policy, with every candidate's reason.
         """
         self._require_operator(op_name)
-        site = Site(self, op_name, obj, label, device_type, dtype)
+        site = Site(self, op_name, obj, label, device_type, dtype, accepts)
         with self.lock:
             self.decide(site)
             self._sites.add(site)
@@ -298,8 +305,9 @@ class OpManager:
     def call_op(self, op_name: str, *args: Any, **kwargs: Any) -> Any:
         """Call one operator by name: ``call_op("rms_norm", obj, x, residual)``. Declared limits are always checked."""
         site = self._shared.get(op_name) or self.shared_site(op_name)
+        fn = site.fn
         try:
-            return site.fn(*args, **kwargs)
+            return fn(*args, **kwargs)
         except Exception as error:  # noqa: BLE001  (the guard: judged in recover)
             return site.recover(error, *args, **kwargs)
 

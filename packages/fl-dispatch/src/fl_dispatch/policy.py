@@ -36,10 +36,12 @@ class Token:
             return cls(word, impl_id=tail)
         hint = did_you_mean(head if colon else word, ("flagos", "vendor", "reference", "impl"))
         raise ConfigError(
-            f"unknown selection token {text!r}; valid tokens are flagos, vendor, vendor:NAME, reference and impl:ID; {hint}"
+            f"unknown selection token {text!r}; "
+            f"valid tokens are flagos, vendor, vendor:NAME, reference and impl:ID; {hint}"
         )
 
     def matches(self, impl: OpImpl) -> bool:
+        """Whether the token stands for this implementation."""
         if self.impl_id is not None:
             return impl.impl_id == self.impl_id
         return impl.kind is self.kind and (self.vendor is None or impl.vendor == self.vendor)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whether the operators and implementations that a policy names exist: what cannot match is a misspelling, and said so."""
+"""Whether the operators and implementations that a policy names exist: what cannot match is a misspelling."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``OpRegistry``: which operators exist and which implementations each has. Unusable ones stay registered and visible."""
+"""``OpRegistry``: which operators exist and which implementations each has. Unusable ones stay visible."""
 
 from __future__ import annotations
 
@@ -19,7 +19,8 @@ class OpRegistry:
     """The table of operators and implementations; every write is checked against the operator's specification.
 
     Args:
-        standard: whether the standard operators of ``fl_dispatch.ops`` are known (they are loaded when first asked for).
+        standard: whether the standard operators of ``fl_dispatch.ops`` are known (they are loaded when first asked
+            for).
     """
 
     def __init__(self, *, standard: bool = True) -> None:
@@ -50,9 +51,7 @@ class OpRegistry:
         spec = self._specs.get(op_name)
         if spec is None:
             if not self._standard or op_name not in ops.STANDARD_OPERATORS:
-                raise UnknownOperatorError(
-                    f"unknown operator {op_name!r}; {did_you_mean(op_name, self.op_names())}"
-                )
+                raise UnknownOperatorError(f"unknown operator {op_name!r}; {did_you_mean(op_name, self.op_names())}")
             spec = ops.load_spec(op_name)
             self._specs[op_name] = spec
         return spec
@@ -138,10 +137,10 @@ class OpRegistry:
 
 
 def check_signature(impl: OpImpl, spec: OpSpec) -> None:
-    """Raise RegistrationError unless ``impl.fn`` can be called with the operator's standard arguments, by place and by name.
+    """Raise RegistrationError unless ``impl.fn`` takes the operator's standard arguments, by place and by name.
 
-    The first parameter is always passed by place, so its name is free. Extra parameters need defaults. A callable without
-    an introspectable signature (a builtin) is accepted as it is.
+    The first parameter is always passed by place, so its name is free. Extra parameters need defaults. A callable
+    without an introspectable signature (a builtin) is accepted as it is.
     """
     try:
         actual = inspect.signature(impl.fn)
@@ -176,12 +175,13 @@ def check_signature(impl: OpImpl, spec: OpSpec) -> None:
                 break
     if problem is not None:
         raise RegistrationError(
-            f"{impl}: {problem}; the implementation has {impl.op_name}{actual}, the standard is {spec.name}{spec.signature}"
+            f"{impl}: {problem}; the implementation has {impl.op_name}{actual}, "
+            f"the standard is {spec.name}{spec.signature}"
         )
 
 
 def check_declarations(impl: OpImpl, spec: OpSpec) -> None:
-    """Raise RegistrationError for a declaration that could never match: a misspelt dtype, argument or field of ``obj``."""
+    """Raise RegistrationError for a declaration that can never match: a misspelt dtype, argument or field."""
     fields = tuple(field.name for field in spec.fields)
     for what, names, known in (
         ("honours names", impl.honours, fields),
@@ -197,8 +197,8 @@ def check_declarations(impl: OpImpl, spec: OpSpec) -> None:
     if forbidden:
         allowed = f"only {', '.join(sorted(spec.may_mutate))}" if spec.may_mutate else "nothing"
         raise RegistrationError(
-            f"{impl}: mutates names {', '.join(map(repr, sorted(forbidden)))}; callers of {spec.name} expect that {allowed} "
-            "may be written to"
+            f"{impl}: mutates names {', '.join(map(repr, sorted(forbidden)))}; "
+            f"callers of {spec.name} expect that {allowed} may be written to"
         )
     if impl.dtypes is not None:
         import torch

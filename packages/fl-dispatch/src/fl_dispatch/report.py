@@ -62,7 +62,8 @@ class Report:
     # -- content
 
     def rows(self) -> list[dict[str, Any]]:
-        """One row per (operator, layer class, implementation): how many layers, how many calls, why, what was passed over."""
+        """One row per (operator, layer class, implementation): how many layers, calls and places in graphs, why, what
+        was passed over."""
         rows: dict[tuple[str, str, str], dict[str, Any]] = {}
         for site in self._manager.sites():
             selection, impl = site.selection, site.impl
@@ -82,6 +83,7 @@ class Report:
                         "passed_over": [],
                         "layers": 0,
                         "calls": 0,
+                        "graph_sites": 0,
                         "served_by_others": {},
                     },
                 )
@@ -91,18 +93,21 @@ class Report:
                         row["served_by_others"][other] = row["served_by_others"].get(other, 0) + count
                 if impl_id == impl.impl_id:
                     row["layers"] += 1
+                    row["graph_sites"] += site.graphs
                     row["passed_over"] = [
                         {"implementation": c.impl.impl_id, "reason": c.reason} for c in selection.passed_over
                     ]
         return [rows[key] for key in sorted(rows)]
 
     def left_to_framework(self) -> list[dict[str, Any]]:
+        """One row per (operator, layer class, reason) of the layers that stay with the framework's own method."""
         return [
             {"operator": op, "layer_class": label, "reason": reason, "layers": count}
             for (op, label, reason), count in sorted(Counter(self._left()).items())
         ]
 
     def as_dict(self) -> dict[str, Any]:
+        """The content of the file."""
         return {
             "schema_version": SCHEMA_VERSION,
             "framework": self._framework,
@@ -132,7 +137,7 @@ class Report:
         return base.with_name(f"{base.stem}.rank{self.rank}{base.suffix or '.json'}")
 
     def write(self, path: str | None = None) -> Path | None:
-        """Write the file now, if a path is set and something changed; replaced as a whole, so a reader never sees half of it."""
+        """Write the file now, if a path is set and something changed; a reader never sees half of it."""
         path = path or self._config.report
         if path is None:
             return None
@@ -165,7 +170,9 @@ class Report:
                 "give a path in a folder that this process may write to"
             ) from error
         self._stop = threading.Event()
-        threading.Thread(target=self._loop, args=(self._stop, every_seconds), name="fl-dispatch-report", daemon=True).start()
+        threading.Thread(
+            target=self._loop, args=(self._stop, every_seconds), name="fl-dispatch-report", daemon=True
+        ).start()
 
     def _loop(self, stop: threading.Event, every_seconds: float) -> None:
         while not stop.wait(every_seconds):
@@ -204,13 +211,14 @@ def wait_for_report(path: Path, calls: Mapping[str, int] | None = None, timeout:
 
 def format_report(report: Mapping[str, Any]) -> str:
     """A report, read back from its file or not, as the table people see; with a column of calls once there are any."""
-    counted = any(row["calls"] for row in report["operators"])
+    counted = any(row["calls"] or row.get("graph_sites") for row in report["operators"])
     head = ["operator", "layer class", "layers", "calls", "implementation", "why", "passed over"]
     body = []
     for row in report["operators"]:
         passed = "; ".join(f"{p['implementation']}: {p['reason']}" for p in row["passed_over"]) or "-"
         served = "".join(f" ({count} by {other})" for other, count in row["served_by_others"].items())
-        calls = f"{row['calls']}{served}"
+        graphs = f" + {row['graph_sites']} in graphs" if row.get("graph_sites") else ""
+        calls = f"{row['calls']}{served}{graphs}"
         cells = (row["operator"], row["layer_class"], row["layers"], calls, row["implementation"], row["why"], passed)
         body.append([str(cell) for cell in cells])
     for left in report["left_to_framework"]:

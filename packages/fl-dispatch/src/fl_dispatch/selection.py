@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``select``: a pure function from (implementations, policy, facts) to a ``Selection`` with a reason for every candidate.
+"""``select``: a pure function from implementations, policy and facts to a ``Selection``, a reason for every candidate.
 
 Logs, command line, errors, reports and tests all show this one object.
 """
@@ -36,6 +36,7 @@ class Candidate:
     reason: str
 
     def as_dict(self) -> dict[str, object]:
+        """A plain form for reports."""
         return {
             "impl_id": self.impl.impl_id,
             "kind": self.impl.kind.value,
@@ -70,6 +71,7 @@ class Selection:
 
     @property
     def chosen(self) -> OpImpl | None:
+        """The implementation to run; None when there is none."""
         return next(iter(self.usable), None)
 
     @property
@@ -97,7 +99,8 @@ class Selection:
 
     def describe(self) -> str:
         """Several lines for people: what was decided, and every candidate with its reason."""
-        head = f"operator {self.op_name!r} ({self.facts}; order {' > '.join(t.text for t in self.policy.order(self.op_name))}"
+        order = " > ".join(token.text for token in self.policy.order(self.op_name))
+        head = f"operator {self.op_name!r} ({self.facts}; order {order}"
         head += "; strict)" if self.policy.strict else ")"
         chosen = self.chosen
         head += f": {chosen.impl_id}" if chosen else f": {self.problem}"
@@ -116,6 +119,7 @@ class Selection:
         return "\n".join(lines)
 
     def as_dict(self) -> dict[str, object]:
+        """A plain form for reports and the command line."""
         chosen = self.chosen
         return {
             "operator": self.op_name,

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``SiteTable``: every call site of one manager. Bound ones are held weakly, the shared ones for as long as the manager lives."""
+"""``SiteTable``: every call site of one manager; bound ones are held weakly."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ class SiteTable:
         # Its own, because reports look at the sites while the manager's lock is held for a slow decision.
         self._lock = threading.Lock()
         self._bound: weakref.WeakSet[Site] = weakref.WeakSet()
-        #: The sites behind ``call_op`` and the typed functions, decided or not. Those of the standard operators are there
-        #: from the start: creating one is nothing that torch.compile can trace.
+        #: The sites behind ``call_op`` and the typed functions, decided or not. Those of the standard operators are
+        #: there from the start: creating one is nothing that torch.compile can trace.
         self.shared = {name: Site(manager, name, label="call_op") for name in ops.STANDARD_OPERATORS}
 
     def add(self, site: Site) -> None:

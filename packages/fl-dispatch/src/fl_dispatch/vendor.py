@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``Vendor``: what an entry point of the group ``fl_dispatch.vendors`` may be, besides a bare ``register(registry)``."""
+"""``Vendor``: what an entry point of the group ``fl_dispatch.vendors`` may be, besides a ``register(registry)``."""
 
 from __future__ import annotations
 

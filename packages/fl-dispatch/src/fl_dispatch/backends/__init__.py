@@ -10,8 +10,9 @@ from typing import Any
 class Backend(ABC):
     """A vendor's operators as methods, one a standard operator, each with the standard signature.
 
-    Implement ``name``, ``is_available`` and a method for every operator your chip has a kernel for. Import your SDK inside
-    the methods, never at module level. A method you leave out is refused by name when it is registered, and the others work.
+    Implement ``name``, ``is_available`` and a method for every operator your chip has a kernel for. Import your SDK
+    inside the methods, never at module level. A method you leave out is refused by name when it is registered, and the
+    others work.
     """
 
     @property
@@ -33,7 +34,10 @@ class Backend(ABC):
 
         if attribute not in ops.STANDARD_OPERATORS:
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {attribute!r}")
-        reason = f"{type(self).__name__} has no method {attribute}(); implement it, or leave {attribute!r} out of what you register"
+        reason = (
+            f"{type(self).__name__} has no method {attribute}(); "
+            f"implement it, or leave {attribute!r} out of what you register"
+        )
 
         def missing(*args: Any, **kwargs: Any) -> Any:
             raise AttributeError(reason)

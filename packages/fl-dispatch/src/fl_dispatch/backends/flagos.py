@@ -28,13 +28,16 @@ class FlagosBackend(Backend):
 
     @property
     def name(self) -> str:
+        """The policy token of this backend."""
         return "flagos"
 
     def is_available(self) -> bool:
+        """Whether FlagGems imports here; asked once."""
         self._reason = self._find_fault()
         return self._reason is None
 
     def unavailable_reason(self) -> str | None:
+        """What ``is_available`` found."""
         return self._reason
 
     @staticmethod
@@ -50,24 +53,28 @@ class FlagosBackend(Backend):
         return None
 
     def silu_and_mul(self, obj: Any, x: Tensor) -> Tensor:
+        """``flag_gems.silu_and_mul`` on the two halves."""
         import flag_gems
 
         gate, up = x.chunk(2, dim=-1)
         return flag_gems.silu_and_mul(gate, up)  # type: ignore[no-any-return]
 
     def gelu_and_mul(self, obj: Any, x: Tensor) -> Tensor:
+        """``flag_gems.gelu_and_mul``, exact."""
         import flag_gems
 
         gate, up = x.chunk(2, dim=-1)
         return flag_gems.gelu_and_mul(gate, up, approximate="none")  # type: ignore[no-any-return]
 
     def gelu_tanh_and_mul(self, obj: Any, x: Tensor) -> Tensor:
+        """``flag_gems.gelu_and_mul``, tanh approximation."""
         import flag_gems
 
         gate, up = x.chunk(2, dim=-1)
         return flag_gems.gelu_and_mul(gate, up, approximate="tanh")  # type: ignore[no-any-return]
 
     def rms_norm(self, obj: Any, x: Tensor, residual: Tensor | None = None) -> Tensor | tuple[Tensor, Tensor]:
+        """``flag_gems.rms_norm``, with a residual ``fused_add_rms_norm``, which writes to both."""
         import flag_gems
 
         shape = (x.shape[-1],)
@@ -90,6 +97,7 @@ class FlagosBackend(Backend):
         rotary_interleaved: bool = False,
         inplace: bool = True,
     ) -> tuple[Tensor, Tensor]:
+        """``flag_gems.apply_rotary_pos_emb``."""
         import flag_gems
 
         return flag_gems.apply_rotary_pos_emb(  # type: ignore[no-any-return]

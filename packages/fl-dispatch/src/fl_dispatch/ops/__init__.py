@@ -13,10 +13,20 @@ if TYPE_CHECKING:
     from fl_dispatch.ops.spec import OpSpec
     from fl_dispatch.ops.typed import (
         gelu_and_mul as gelu_and_mul,
+    )
+    from fl_dispatch.ops.typed import (
         gelu_tanh_and_mul as gelu_tanh_and_mul,
+    )
+    from fl_dispatch.ops.typed import (
         gemma_rms_norm as gemma_rms_norm,
+    )
+    from fl_dispatch.ops.typed import (
         rms_norm as rms_norm,
+    )
+    from fl_dispatch.ops.typed import (
         rotary_embedding as rotary_embedding,
+    )
+    from fl_dispatch.ops.typed import (
         silu_and_mul as silu_and_mul,
     )
 

@@ -26,6 +26,7 @@ class Field:
 
     @property
     def required(self) -> bool:
+        """Whether a layer must have it."""
         return self.default is ...
 
 

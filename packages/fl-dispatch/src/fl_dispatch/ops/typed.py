@@ -23,9 +23,11 @@ if TYPE_CHECKING:
         """A site, with the type of what its operator returns."""
 
         @property
-        def fn(self) -> Callable[..., Result]: ...
+        def fn(self) -> Callable[..., Result]:
+            """What runs now."""
 
-        def recover(self, error: Exception, *args: Any, **kwargs: Any) -> Result: ...
+        def recover(self, error: Exception, *args: Any, **kwargs: Any) -> Result:
+            """What to do when it raised."""
 
 
 # Any: what a site calls is checked when it is registered, not by types; the signatures below are the operators' own.
@@ -40,24 +42,27 @@ _rotary_embedding: Serves[tuple[Tensor, Tensor]] = _shared("rotary_embedding")
 
 def silu_and_mul(obj: Any, x: Tensor) -> Tensor:
     """``silu(x[..., :d]) * x[..., d:]``; x [..., 2d], returns [..., d] of x's dtype. Reads nothing of obj."""
+    fn = _silu_and_mul.fn
     try:
-        return _silu_and_mul.fn(obj, x)
+        return fn(obj, x)
     except Exception as error:  # noqa: BLE001  (the guard: judged in recover)
         return _silu_and_mul.recover(error, obj, x)
 
 
 def gelu_and_mul(obj: Any, x: Tensor) -> Tensor:
     """``gelu(x[..., :d]) * x[..., d:]`` with the exact (erf) gelu; shapes as ``silu_and_mul``."""
+    fn = _gelu_and_mul.fn
     try:
-        return _gelu_and_mul.fn(obj, x)
+        return fn(obj, x)
     except Exception as error:  # noqa: BLE001  (the guard: judged in recover)
         return _gelu_and_mul.recover(error, obj, x)
 
 
 def gelu_tanh_and_mul(obj: Any, x: Tensor) -> Tensor:
     """``gelu(x[..., :d]) * x[..., d:]`` with the tanh approximation; shapes as ``silu_and_mul``."""
+    fn = _gelu_tanh_and_mul.fn
     try:
-        return _gelu_tanh_and_mul.fn(obj, x)
+        return fn(obj, x)
     except Exception as error:  # noqa: BLE001  (the guard: judged in recover)
         return _gelu_tanh_and_mul.recover(error, obj, x)
 
@@ -68,16 +73,18 @@ def rms_norm(obj: Any, x: Tensor, residual: Tensor | None = None) -> Tensor | tu
     Reads ``obj.weight`` [hidden] and ``obj.variance_epsilon``. Returns the normed tensor, with a residual
     (normed, new residual). x and residual may be overwritten: use only what is returned.
     """
+    fn = _rms_norm.fn
     try:
-        return _rms_norm.fn(obj, x, residual)
+        return fn(obj, x, residual)
     except Exception as error:  # noqa: BLE001  (the guard: judged in recover)
         return _rms_norm.recover(error, obj, x, residual)
 
 
 def gemma_rms_norm(obj: Any, x: Tensor, residual: Tensor | None = None) -> Tensor | tuple[Tensor, Tensor]:
     """As ``rms_norm`` with the weight offset by one: multiplied by ``1 + obj.weight``."""
+    fn = _gemma_rms_norm.fn
     try:
-        return _gemma_rms_norm.fn(obj, x, residual)
+        return fn(obj, x, residual)
     except Exception as error:  # noqa: BLE001  (the guard: judged in recover)
         return _gemma_rms_norm.recover(error, obj, x, residual)
 
@@ -97,7 +104,8 @@ def rotary_embedding(
     cos, sin: [max_position, rotary_dim / 2]; position_ids: [tokens], integer. ``inplace`` permits writing to query and
     key: use only what is returned.
     """
+    fn = _rotary_embedding.fn
     try:
-        return _rotary_embedding.fn(obj, query, key, cos, sin, position_ids, rotary_interleaved, inplace)
+        return fn(obj, query, key, cos, sin, position_ids, rotary_interleaved, inplace)
     except Exception as error:  # noqa: BLE001  (the guard: judged in recover)
         return _rotary_embedding.recover(error, obj, query, key, cos, sin, position_ids, rotary_interleaved, inplace)

@@ -1,0 +1,40 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``Bridge``: how one vLLM layer class maps to a standard operator."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Any
+
+from fl_dispatch import Site
+
+Forward = Callable[..., Any]
+
+
+@dataclass(frozen=True)
+class Bridge:
+    """One layer class.
+
+    Args:
+        module: where vLLM defines it.
+        layer: its name, by which vLLM looks replacements up.
+        operators: the operators its instances may map to.
+        operator: picks one of them for an instance.
+        outside: the reason to leave an instance to vLLM, or None when the operator's contract covers it.
+        eager: ``eager(layer, site, native)`` builds the method ``forward(self, ...)`` that takes the place of vLLM's:
+            argument translation and guard in one function. ``native`` is vLLM's own method, for single calls outside the
+            contract.
+        traced: ``traced(layer, call, native)`` builds the same for ``torch.compile`` to trace: ``call`` is what the graph runs.
+        attributes: class attributes of the replacement: optional fields of ``obj`` that say how vLLM rounds.
+    """
+
+    module: str
+    layer: str
+    operators: tuple[str, ...]
+    operator: Callable[[Any], str]
+    outside: Callable[[Any], str | None]
+    eager: Callable[[Any, Site, Forward], Forward]
+    traced: Callable[[Any, Forward, Forward], Forward]
+    attributes: Mapping[str, Any] = field(default_factory=lambda: MappingProxyType({}))

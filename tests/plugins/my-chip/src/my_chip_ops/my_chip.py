@@ -1,0 +1,33 @@
+from fl_dispatch.backends import Backend
+
+
+class MyChipBackend(Backend):
+    _available = None
+
+    @property
+    def name(self) -> str:
+        return "my_chip"
+
+    def is_available(self) -> bool:
+        if MyChipBackend._available is None:
+            try:
+                import my_chip_sdk
+                MyChipBackend._available = my_chip_sdk.device_count() > 0
+            except ImportError:
+                MyChipBackend._available = False
+        return MyChipBackend._available
+
+    def silu_and_mul(self, obj, x):
+        from .impl.activation import silu_and_mul_my_chip
+        return silu_and_mul_my_chip(obj, x)
+
+    def rms_norm(self, obj, x, residual=None):
+        from .impl.normalization import rms_norm_my_chip
+        return rms_norm_my_chip(obj, x, residual)
+
+    def rotary_embedding(self, obj, query, key, cos, sin, position_ids,
+                         rotary_interleaved=False, inplace=True):
+        from .impl.rotary import rotary_embedding_my_chip
+        return rotary_embedding_my_chip(
+            obj, query, key, cos, sin, position_ids, rotary_interleaved, inplace
+        )

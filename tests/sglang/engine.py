@@ -1,0 +1,167 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Real SGLang in a process of its own: how the tests start it, and what they get back."""
+
+from __future__ import annotations
+
+import functools
+import json
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+TESTS = Path(__file__).parent.parent
+REFERENCE = json.loads((TESTS.parent / "examples" / "smollm2_greedy_fp32.json").read_text(encoding="utf-8"))
+
+#: One forward of the model: 30 layers with two norms each, and the last norm; one rotary layer shared by all.
+CALLS_PER_FORWARD = {"rms_norm": 61, "rotary_embedding": 30, "silu_and_mul": 30}
+LAYERS = {"RMSNorm": 61, "RotaryEmbedding": 1, "SiluAndMul": 30}
+
+#: As a user starts it; anything longer is a hang.
+START_TIMEOUT = 280
+
+
+@dataclass(frozen=True)
+class Run:
+    """What one engine did. ``report`` is the scheduler process's; None when it never wrote one."""
+
+    tokens: list[list[int]] | None
+    report: dict[str, Any] | None
+    log: str
+    status: int
+
+    @property
+    def equal(self) -> int:
+        """How many outputs begin as the Hugging Face reference does."""
+        assert self.tokens is not None, self.log[-4000:]
+        pairs = zip(self.tokens, REFERENCE["prompts"], strict=False)
+        return sum(tokens == prompt["output_ids"][: len(tokens)] for tokens, prompt in pairs)
+
+    @property
+    def forwards(self) -> int:
+        """Forwards of the model: one a generated token, as overlap scheduling is off."""
+        assert self.tokens is not None, self.log[-4000:]
+        return sum(map(len, self.tokens))
+
+    def ran(self) -> set[tuple[str, str, str, int, int]]:
+        """(operator, implementation, layer class, layers, calls) of every row of the scheduler's report."""
+        assert self.report is not None, self.log[-4000:]
+        return {
+            (row["operator"], row["implementation"], row["layer_class"], row["layers"], row["calls"])
+            for row in self.report["operators"]
+        }
+
+    def expected(self, implementations: Mapping[str, str]) -> set[tuple[str, str, str, int, int]]:
+        """What ``ran`` must be when each operator is served by one implementation throughout."""
+        classes = {"rms_norm": "RMSNorm", "rotary_embedding": "RotaryEmbedding", "silu_and_mul": "SiluAndMul"}
+        return {
+            (op, impl, classes[op], LAYERS[classes[op]], CALLS_PER_FORWARD[op] * self.forwards)
+            for op, impl in implementations.items()
+        }
+
+    def left(self) -> set[tuple[str, int, str]]:
+        """(layer class, layers, reason) of what stays with SGLang."""
+        assert self.report is not None, self.log[-4000:]
+        return {(row["layer_class"], row["layers"], row["reason"]) for row in self.report["left_to_framework"]}
+
+    def vendors(self) -> list[dict[str, Any]]:
+        """The records of the vendors' entry points, by name."""
+        assert self.report is not None, self.log[-4000:]
+        return sorted(self.report["vendors"], key=lambda record: str(record["name"]))
+
+    def error(self) -> str:
+        """The message of the error that stopped the start, from the log; layout-free."""
+        return re.sub(r"\s+", " ", self.log)
+
+
+def serve(
+    folder: Path,
+    settings: Mapping[str, str] | None = None,
+    *,
+    plugins: Sequence[Path] = (),
+    prompts: int = 2,
+    new_tokens: int = 4,
+    counted: Sequence[str] = tuple(CALLS_PER_FORWARD),
+    engine: Mapping[str, Any] | None = None,
+) -> Run:
+    """Start SGLang with our plug-in, generate, shut it down.
+
+    Args:
+        folder: scratch folder of the test.
+        settings: environment variables.
+        plugins: folders with installed plug-in distributions, put in front of the import path.
+        prompts: how many of the reference prompts.
+        new_tokens: at most, a prompt.
+        counted: operators whose last counts to wait for; none when nothing is dispatched.
+        engine: further arguments of the engine.
+    """
+    report = folder / "report.json"
+    result = folder / "result.json"
+    job = {
+        "prompts": [prompt["prompt_ids"] for prompt in REFERENCE["prompts"][:prompts]],
+        "new_tokens": new_tokens,
+        "report": str(folder / "report.rank0.json") if counted else "",
+        "result": str(result),
+        "calls_per_forward": {op: CALLS_PER_FORWARD[op] for op in counted},
+        "engine": dict(engine or {}),
+    }
+    (folder / "job.json").write_text(json.dumps(job), encoding="utf-8")
+    script = Path(__file__).parent / "serve_once.py"
+    environ = environment({"SGLANG_FL_REPORT": str(report), **(settings or {})}, plugins)
+    process = subprocess.run(
+        [sys.executable, str(script), str(folder / "job.json")],
+        env=environ,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        errors="replace",
+        timeout=START_TIMEOUT,
+        check=False,
+    )
+    written = folder / "report.rank0.json"
+    return Run(
+        tokens=json.loads(result.read_text(encoding="utf-8")) if result.exists() else None,
+        report=json.loads(written.read_text(encoding="utf-8")) if written.exists() else None,
+        log=process.stdout,
+        status=process.returncode,
+    )
+
+
+def environment(settings: Mapping[str, str], plugins: Sequence[Path] = ()) -> dict[str, str]:
+    """This process's variables with the settings, and the plug-ins importable (and so discoverable)."""
+    path = [str(folder) for folder in plugins] + [os.environ.get("PYTHONPATH", "")]
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, path)), **settings}
+
+
+@functools.cache
+def install_plugin(name: str, into: Path) -> Path:
+    """Build tests/plugins/NAME as a wheel and install it into a folder, as ``pip install --target`` does."""
+    target = into / name
+    wheels = into / "wheels"
+    pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "-q"]
+    source = str(TESTS / "plugins" / name)
+    subprocess.run([*pip, "wheel", "--no-deps", "--no-build-isolation", "-w", str(wheels), source], check=True)
+    (wheel,) = wheels.glob(f"{name.replace('-', '_')}-*.whl")
+    subprocess.run([*pip, "install", "--no-deps", "--no-index", "--target", str(target), str(wheel)], check=True)
+    return target
+
+
+def load_in_forks(cases: Mapping[str, tuple[str, str]]) -> dict[str, str]:
+    """For each (variable, value): SGLang's real ``load_plugins`` with it; "loaded", or the message it ended with."""
+    script = Path(__file__).parent / "load_plugins_in_forks.py"
+    done = subprocess.run(
+        [sys.executable, str(script), json.dumps(cases)],
+        env=environment({}),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        timeout=START_TIMEOUT,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-4000:]
+    answers: dict[str, str] = json.loads(done.stdout.splitlines()[-1])
+    return answers

@@ -1,0 +1,65 @@
+# SPDX-License-Identifier: Apache-2.0
+from __future__ import annotations
+
+import pytest
+import torch
+
+from fl_dispatch import Backend
+from fl_dispatch.facts import architecture, default_device_type, facts_for, tracing_or_capturing, unavailable_reason
+
+
+class Acme(Backend):
+    name = "acme"
+    answer = False
+    words = None
+
+    def is_available(self):
+        return self.answer
+
+    def unavailable_reason(self):
+        return self.words
+
+
+@pytest.mark.parametrize(
+    ("answer", "reason"),
+    [
+        (True, None),
+        (2, None),
+        ("no driver", "no driver"),
+        (False, "not available: <lambda>() returned False"),
+        (None, "not available: <lambda>() returned None"),
+        ("", "not available: <lambda>() returned ''"),
+    ],
+)
+def test_answers_of_a_probe(answer, reason):
+    assert unavailable_reason(lambda: answer) == reason
+
+
+def test_a_backends_own_reason_is_told():
+    backend = Acme()
+    assert unavailable_reason(backend.is_available) == "not available: is_available() returned False"
+    backend.words = "libacme.so: undefined symbol"
+    assert unavailable_reason(backend.is_available) == "libacme.so: undefined symbol"
+
+
+@pytest.mark.parametrize("error", [OSError("no libacme.so"), SystemExit("no licence")])
+def test_a_probe_that_raises_is_a_reason(error):
+    def probe():
+        raise error
+
+    assert unavailable_reason(probe) == f"its availability probe raised {type(error).__name__}: {error}"
+
+
+def test_this_process_knows_its_device():
+    assert default_device_type() == (
+        torch.accelerator.current_accelerator().type if torch.accelerator.is_available() else "cpu"
+    )
+    assert facts_for(None).device_type == default_device_type()
+
+
+def test_a_cpu_has_no_architecture():
+    assert architecture("cpu") is None
+
+
+def test_eager_code_is_neither_tracing_nor_capturing():
+    assert tracing_or_capturing() is False
