@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import tempfile
 from pathlib import Path
 
@@ -114,10 +115,8 @@ def test_appending_joins_and_replacing_replaces(lower, upper):
 
 
 def only_configuration_errors(attempt):
-    try:
+    with contextlib.suppress(ConfigError):
         attempt()
-    except ConfigError as error:
-        assert str(error)
 
 
 @given(st.dictionaries(st.sampled_from([s.key.upper() for s in SETTINGS]), st.text(max_size=30)))

@@ -12,7 +12,13 @@ SAFE = frozenset()
 
 def checked_impls(impl):
     return [
-        impl("a", op="rms_norm", dtypes={"float16"}, supports=lambda obj, x, residual=None: residual is None, priority=110),
+        impl(
+            "a",
+            op="rms_norm",
+            dtypes={"float16"},
+            supports=lambda obj, x, residual=None: residual is None,
+            priority=110,
+        ),
         impl("b", op="rms_norm"),
     ]
 

@@ -214,7 +214,7 @@ FILE = "{file}"
         ({"file": "prefer: [vendor"}, "{file}: not valid YAML: while parsing a flow sequence"),
         ({"file": "report: 2020-13-45"}, "{file}: not valid YAML: "),
         ({"file": "report: !!timestamp x"}, "{file}: not valid YAML: "),
-        ({"file": b"report: \xff\xfe"}, "cannot read the configuration file '{file}' named by SGLANG_FL_CONFIG: it is not"),
+        ({"file": b"report: \xff\xfe"}, "cannot read the configuration file '{file}' named by SGLANG_FL_CONFIG"),
         ({"CONFIG": "/no/such/file.yaml"}, "cannot read the configuration file '/no/such/file.yaml' named by "
                                            "SGLANG_FL_CONFIG: No such file or directory"),
         ({"CONFIG": "/"}, "cannot read the configuration file '/' named by SGLANG_FL_CONFIG: Is a directory"),

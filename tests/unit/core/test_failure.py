@@ -283,7 +283,7 @@ def test_an_error_of_an_operator_called_inside_an_implementation_is_not_judged_a
         raise RuntimeError("inner broke")
 
     inner = manager(impl("inner", run=boom))
-    with pytest.raises(OpExecutionError, match="implementation 'vendor.inner' failed"):
+    with pytest.raises(OpExecutionError, match=r"implementation 'vendor\.inner' failed"):
         manager(impl("outer", run=outer, mutates=SAFE)).call_op("silu_and_mul", layer, x)
 
 

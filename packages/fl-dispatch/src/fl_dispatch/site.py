@@ -52,9 +52,22 @@ class Site:
     """
 
     __slots__ = (
-        "__weakref__", "_obj", "accepts", "calls", "device_type", "dtype", "fallbacks", "fn", "graphs", "label", "manager",
-        "op_name", "past_calls", "plain", "selection",
-    )  # fmt: skip
+        "__weakref__",
+        "_obj",
+        "accepts",
+        "calls",
+        "device_type",
+        "dtype",
+        "fallbacks",
+        "fn",
+        "graphs",
+        "label",
+        "manager",
+        "op_name",
+        "past_calls",
+        "plain",
+        "selection",
+    )
 
     def __init__(
         self,

@@ -7,6 +7,7 @@ import inspect
 import logging
 import weakref
 from collections.abc import Callable
+from types import MethodType
 from typing import Any
 
 from fl_dispatch import Config, OpManager, Site
@@ -54,19 +55,19 @@ class LayerBinder:
     def _deferred(self, layer: Any, bridge: Bridge, native: Forward) -> Forward:
         """For a seam that asks before the layer has its fields: bind when the model is loaded, or on the first call."""
 
-        def first_call(*args: Any, **kwargs: Any) -> Any:
-            return settle()(*args, **kwargs)
+        def first_call(layer: Any, *args: Any, **kwargs: Any) -> Any:
+            return settle(layer)(*args, **kwargs)
 
-        def settle() -> Forward:
+        def settle(layer: Any) -> Forward:
             forward = self._bind(layer, bridge, native)
             self._answers[layer] = forward
             # Only where the layer still points at us: compile modes swap the method for a while.
-            if layer._forward_method is first_call:
+            if getattr(layer._forward_method, "__func__", None) is first_call:
                 layer._forward_method = forward
             return forward
 
         first_call.settle = settle  # type: ignore[attr-defined]  # how settle_layer finds it
-        return first_call
+        return MethodType(first_call, layer)
 
     def _bind(self, layer: Any, bridge: Bridge, native: Forward) -> Forward:
         op_name = bridge.operator(layer)
@@ -75,21 +76,24 @@ class LayerBinder:
             self._left[layer] = (op_name, type(layer).__name__, reason)
             return native
         site = self._manager.bind(op_name, layer, label=type(layer).__name__)
-        return tolerant(bridge, bridge.make(layer, site, native), native)
+        # A method and not a closure over the layer: a deep copy of the layer then has its own.
+        return MethodType(tolerant(bridge, bridge.make(layer, site, _unbound(native)), native), layer)
 
     # -- after the model is built
 
     def settle_layer(self, layer: Any) -> str | None:
         """Make sure a layer of the model is decided. Returns None, or what is wrong with the seam."""
-        bridge, _ = find_bridge(type(layer))
+        bridge, reason = find_bridge(type(layer))
         if bridge is None:
+            if reason is not None:
+                self._left[layer] = (reason.operator, type(layer).__name__, reason.text)
             return None
         current = layer._forward_method
         if current is None:
             current = layer._forward_method = layer._resolve_forward_method()
         settle = getattr(current, "settle", None)
         if settle is not None:
-            current = settle()
+            current = settle(layer)
         answer = self._answers.get(layer)
         if answer is not None and (answer is current or layer in self._left):
             return None
@@ -110,24 +114,36 @@ class LayerBinder:
         return list(self._left.values())
 
 
-def tolerant(bridge: Bridge, forward: Forward, native: Forward) -> Forward:
+def _unbound(method: Forward) -> Forward:
+    """A bound method as a function of the layer; anything else is taken to belong to whatever layer it came from."""
+    function = getattr(method, "__func__", None)
+    return function if function is not None else lambda layer, *args, **kwargs: method(*args, **kwargs)
+
+
+def tolerant(bridge: Bridge, dispatched: Forward, native: Forward) -> Forward:
     """Accept parameters a newer SGLang added: a call that uses one goes to SGLang's own method.
 
     Costs nothing when SGLang's method has no parameter the bridge does not know.
+
+    Args:
+        bridge: tells the known parameters.
+        dispatched: function of the layer and SGLang's arguments.
+        native: SGLang's own bound method.
     """
     try:
         parameters = inspect.signature(native).parameters.values()
     except (TypeError, ValueError):
-        return forward
+        return dispatched
     names = [p.name for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)]
     if set(names) <= bridge.parameters:
-        return forward
+        return dispatched
     known = len([name for name in names if name in bridge.parameters])
+    own_method = _unbound(native)
 
-    def with_new_parameters(*args: Any, **kwargs: Any) -> Any:
+    def with_new_parameters(layer: Any, *args: Any, **kwargs: Any) -> Any:
         new = {name: value for name, value in kwargs.items() if name not in bridge.parameters}
         if len(args) > known or any(value is not None for value in new.values()):
-            return native(*args, **kwargs)
-        return forward(*args, **{name: value for name, value in kwargs.items() if name not in new})
+            return own_method(layer, *args, **kwargs)
+        return dispatched(layer, *args, **{name: value for name, value in kwargs.items() if name not in new})
 
     return with_new_parameters

@@ -11,7 +11,7 @@ from typing import Any
 from fl_dispatch import Config, OpImpl, OpManager, SeamError, Site, compile_refusal, compiled_call
 from vllm_fl_adapter.bridges import Bridge, Forward, find_bridge
 from vllm_fl_adapter.determinism import deterministic_mode
-from vllm_fl_adapter.replacements import Replacement, unbound_forward
+from vllm_fl_adapter.replacements import Replacement, runs_fl_forward
 
 
 class LayerBinder:
@@ -34,8 +34,9 @@ class LayerBinder:
         #: (operator, layer class, reason) of layers that stay with vLLM, counted by layer.
         self._left: weakref.WeakKeyDictionary[Any, tuple[str, str, str]] = weakref.WeakKeyDictionary()
 
-    def constructed(self, layer: Any) -> None:
-        """A replacement is being constructed."""
+    def constructed(self, layer: Any, native: Forward) -> None:
+        """A replacement is being constructed; ``native`` is the method that vLLM would run without us."""
+        layer.__dict__["fl_native"] = native
         self._waiting.add(layer)
 
     def waiting(self) -> list[Any]:
@@ -64,14 +65,14 @@ class LayerBinder:
                 self._take_over(layer, bridge, operator, compiled)
             else:
                 self._give_back(layer, operator, reason)
+            del layer.__dict__["fl_native"]
         forward: Forward = layer._forward_method
         return forward
 
     def _reason_to_leave(self, layer: Any, operator: str) -> str | None:
-        if not type(layer).enabled():
-            return f"custom_ops has -{type(layer).name}"
-        if not unbound_forward(layer):
-            return "vLLM pinned its own method in __init__"
+        if not runs_fl_forward(layer):
+            name = type(layer).name
+            return f"switched off by -{name} in custom_ops, or pinned to another method by vLLM"
         outside: str | None = layer.fl_bridge.outside(layer)
         return self._config.takes_over(operator) or deterministic_mode() or outside
 
@@ -93,11 +94,9 @@ class LayerBinder:
     def _give_back(self, layer: Any, operator: str, reason: str) -> None:
         """Make it an instance of vLLM's class again, as if we were not there."""
         klass = layer.fl_vllm_class
-        ours = unbound_forward(layer)
-        args, kwargs = layer.__dict__.pop("fl_dispatch_arguments")
+        if runs_fl_forward(layer):
+            layer._forward_method = layer.fl_native
         layer.__class__ = klass
-        if ours:
-            layer._forward_method = layer.dispatch_forward(*args, **kwargs)
         self._left[layer] = (operator, klass.__name__, reason)
 
     # -- what became of them

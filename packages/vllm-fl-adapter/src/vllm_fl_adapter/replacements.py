@@ -34,8 +34,12 @@ class Replacement:
 
     def dispatch_forward(self, *args: Any, **kwargs: Any) -> Any:
         """vLLM calls this while it constructs the layer, which has no field yet."""
-        self.__dict__["fl_dispatch_arguments"] = (args, kwargs)
-        self.fl_binder.constructed(self)
+        ours = type(self)
+        # What vLLM would run without us, asked now: its configuration is only there while a model is built.
+        self.__class__ = self.fl_vllm_class  # type: ignore[assignment]  # and back
+        native = self.dispatch_forward(*args, **kwargs)
+        self.__class__ = ours
+        self.fl_binder.constructed(self, native)
         return super().dispatch_forward(*args, **kwargs)  # type: ignore[misc]  # of vLLM's class
 
     def fl_forward(self, *args: Any, **kwargs: Any) -> Any:
@@ -53,8 +57,8 @@ class Replacement:
         return f"-{cls.name}" not in get_cached_compilation_config().custom_ops  # type: ignore[attr-defined]
 
 
-def unbound_forward(layer: Any) -> bool:
-    """Whether a replacement still runs what vLLM picked for it, and nobody pinned another method."""
+def runs_fl_forward(layer: Any) -> bool:
+    """Whether vLLM picked our forward for a replacement, and nobody pinned another one since."""
     return getattr(layer._forward_method, "__func__", None) is Replacement.fl_forward
 
 

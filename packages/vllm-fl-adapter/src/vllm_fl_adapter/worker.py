@@ -29,23 +29,24 @@ def hook_workers() -> None:
     try:
         from vllm.v1.worker.worker_base import WorkerWrapperBase
 
-        original = WorkerWrapperBase.init_worker
+        # Not init_worker: in a spawned worker that is what loads the plug-ins.
+        original = WorkerWrapperBase.init_device
     except (ImportError, AttributeError) as error:
         raise SeamError(
-            f"vLLM {installed_version()} has no WorkerWrapperBase.init_worker ({error}); vllm-fl-adapter was tested with "
+            f"vLLM {installed_version()} has no WorkerWrapperBase.init_device ({error}); vllm-fl-adapter was tested with "
             f"{tested_range()}; install one of these, or a newer vllm-fl-adapter"
         ) from error
     if hasattr(original, "fl_original"):
         return
 
     @functools.wraps(original)
-    def init_worker(self: Any, *args: Any, **kwargs: Any) -> Any:
+    def init_device(self: Any, *args: Any, **kwargs: Any) -> Any:
         result = original(self, *args, **kwargs)
         attach(self.worker)
         return result
 
-    init_worker.fl_original = original  # type: ignore[attr-defined]  # how a second call sees the first
-    WorkerWrapperBase.init_worker = init_worker
+    init_device.fl_original = original  # type: ignore[attr-defined]  # how a second call sees the first
+    WorkerWrapperBase.init_device = init_device
 
 
 def attach(worker: Any) -> None:
@@ -115,17 +116,14 @@ class WorkerStart:
 
     def after_load(self) -> None:
         """Decide every layer now, so that the first request meets no decision and start-up meets every error."""
-        from vllm.config import set_current_vllm_config
-
         binder = self._here.binder
         models = _models(self._worker)
         roots = compiled_roots(models, self._mode)
         in_graph = {id(module) for root in roots for module in root.modules()}
         known = {id(module) for model in models for module in model.modules()}
-        with set_current_vllm_config(self._vllm_config):
-            for layer in binder.waiting():
-                unknown = id(layer) not in known and self._mode != "NONE"
-                binder.settle(layer, compiled=id(layer) in in_graph or unknown)
+        for layer in binder.waiting():
+            unknown = id(layer) not in known and self._mode != "NONE"
+            binder.settle(layer, compiled=id(layer) in in_graph or unknown)
         for model in models:
             binder.note_left(model.modules())
         self._compiled = [CompiledModule(root, tuple(binder.sites_of(root.modules()))) for root in roots]

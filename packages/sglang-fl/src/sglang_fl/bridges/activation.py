@@ -11,15 +11,15 @@ from sglang_fl.bridges.bridge import Bridge, Forward
 _GELU = {"none": "gelu_and_mul", "tanh": "gelu_tanh_and_mul"}
 
 
-def _forward(layer: Any, site: Site, native: Forward) -> Forward:
-    def forward(x: Any) -> Any:
+def _forward(_: Any, site: Site, native: Forward) -> Forward:
+    def dispatched(layer: Any, x: Any) -> Any:
         site.calls += 1
         try:
             return site.fn(layer, x)
         except Exception as error:  # noqa: BLE001  (the guard: judged in recover)
             return site.recover(error, layer, x)
 
-    return forward
+    return dispatched
 
 
 def _unknown_gelu(layer: Any) -> str | None:

@@ -21,8 +21,10 @@ class Bridge:
         operators: the operators its instances may map to.
         operator: picks one of them for an instance.
         outside: the reason to leave an instance to SGLang, or None when the operator's contract covers it.
-        make: ``make(layer, site, native)`` builds the forward that takes the place of SGLang's: argument translation and
-            guard in one function. ``native`` is SGLang's own method, for single calls outside the contract.
+        make: ``make(layer, site, native)`` builds the function that, bound to a layer, takes the place of SGLang's
+            method: argument translation and guard in one. ``native`` is SGLang's own method as a function of the layer,
+            for single calls outside the contract. What is built must read the layer it is called with, not ``layer``:
+            a deep copy of a layer brings the function along, bound to the copy.
         parameters: names of the parameters of SGLang's forward that it understands.
     """
 

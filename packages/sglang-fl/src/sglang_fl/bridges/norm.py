@@ -9,14 +9,16 @@ from fl_dispatch import Site
 from sglang_fl.bridges.bridge import Bridge, Forward
 
 
-def _forward(layer: Any, site: Site, native: Forward) -> Forward:
+def _forward(_: Any, site: Site, native: Forward) -> Forward:
     plain = None
 
-    def forward(x: Any, residual: Any = None, post_residual_addition: Any = None, quant_linear: Any = None) -> Any:
+    def dispatched(
+        layer: Any, x: Any, residual: Any = None, post_residual_addition: Any = None, quant_linear: Any = None
+    ) -> Any:
         nonlocal plain
         if quant_linear is not None and quant_linear is not plain:
             if fuses_quantization(quant_linear):
-                return native(x, residual, post_residual_addition, quant_linear)
+                return native(layer, x, residual, post_residual_addition, quant_linear)
             plain = quant_linear
         if post_residual_addition is not None and residual is not None:
             # Added to the residual first, as SGLang's own CUDA method does (its native one adds it to the sum).
@@ -27,7 +29,7 @@ def _forward(layer: Any, site: Site, native: Forward) -> Forward:
         except Exception as error:  # noqa: BLE001  (the guard: judged in recover)
             return site.recover(error, layer, x, residual)
 
-    return forward
+    return dispatched
 
 
 def fuses_quantization(linear: Any) -> bool:

@@ -12,19 +12,19 @@ from sglang_fl.bridges.bridge import Bridge, Forward
 def _forward(layer: Any, site: Site, native: Forward) -> Forward:
     head_size = layer.head_size
     interleaved = not layer.is_neox_style
-    # nn.Module looks buffers up the slow way; the dictionary itself stays the same object for the layer's life.
-    buffers = layer._buffers
     cache = cos = sin = None
 
-    def forward(
-        positions: Any, query: Any, key: Any, offsets: Any = None, fused_set_kv_buffer_arg: Any = None
+    def dispatched(
+        layer: Any, positions: Any, query: Any, key: Any, offsets: Any = None, fused_set_kv_buffer_arg: Any = None
     ) -> Any:
         nonlocal cache, cos, sin
         if fused_set_kv_buffer_arg is not None or key is None or positions.dim() != 1:
-            return native(positions, query, key, offsets, fused_set_kv_buffer_arg)
-        if buffers["cos_sin_cache"] is not cache:
+            return native(layer, positions, query, key, offsets, fused_set_kv_buffer_arg)
+        # Straight from the dictionary: nn.Module looks an attribute that is a buffer up the slow way.
+        current = layer._buffers["cos_sin_cache"]
+        if current is not cache:
             # Views, split again only when SGLang grew, moved or cast its cache.
-            cache = buffers["cos_sin_cache"]
+            cache = current
             cos, sin = cache.chunk(2, dim=-1)
         if offsets is not None:
             positions = positions + offsets
@@ -40,7 +40,7 @@ def _forward(layer: Any, site: Site, native: Forward) -> Forward:
             q, k = site.recover(error, layer, q, k, cos, sin, positions, interleaved, True)
         return q.reshape(query.shape), k.reshape(key.shape)
 
-    return forward
+    return dispatched
 
 
 def _outside(layer: Any) -> str | None:

@@ -1,0 +1,238 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The bridges on real SGLang layers, hooked by SGLang's own plug-in loader, without an engine around them."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+
+pytestmark = pytest.mark.sglang
+
+
+@pytest.fixture(scope="module", autouse=True)
+def loaded() -> Iterator[Any]:
+    """SGLang's loader has run in this process; yields what we installed."""
+    from sglang.srt.plugins import load_plugins
+
+    from sglang_fl.plugin import installed
+
+    load_plugins()
+    here = installed()
+    assert here is not None
+    yield here
+
+
+def norm(**options: Any) -> Any:
+    from sglang.srt.layers.layernorm import RMSNorm
+
+    layer = RMSNorm(32, eps=1e-5, **options)
+    with torch.no_grad():
+        layer.weight.copy_(torch.rand(32) + 0.5)
+    return layer
+
+
+def rotary(cls: str = "RotaryEmbedding", **options: Any) -> Any:
+    from sglang.srt.layers import rotary_embedding
+
+    arguments = {
+        "head_size": 16,
+        "rotary_dim": 16,
+        "max_position_embeddings": 64,
+        "base": 10000,
+        "is_neox_style": True,
+        "dtype": torch.float32,
+    }
+    return getattr(rotary_embedding, cls)(**{**arguments, **options})
+
+
+def settled(loaded: Any, layer: Any) -> Any:
+    """Decide the layer as the worker does after loading; returns its site, or the reason it was left to SGLang."""
+    assert loaded.binder.settle_layer(layer) is None
+    reasons = [left[2] for candidate, left in loaded.binder._left.items() if candidate is layer]
+    if reasons:
+        return reasons[0]
+    (site,) = [site for site in loaded.binder._manager.sites() if site.obj is layer]
+    return site
+
+
+def native(layer: Any, *args: Any, **kwargs: Any) -> Any:
+    return type(layer).forward_native(layer, *args, **kwargs)
+
+
+@pytest.fixture
+def x() -> torch.Tensor:
+    return torch.randn(5, 32, generator=torch.Generator().manual_seed(1))
+
+
+@pytest.mark.parametrize("cast_first", [False, True])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_norm_equals_sglangs_own_bit_for_bit(loaded: Any, x: torch.Tensor, cast_first: bool, dtype: torch.dtype) -> None:
+    layer = norm(cast_x_before_out_mul=cast_first)
+    site = settled(loaded, layer)
+    x = x.to(dtype)
+    residual = x.flip(0)
+    with torch.no_grad():
+        assert torch.equal(layer(x), native(layer, x))
+        for ours, theirs in zip(layer(x.clone(), residual.clone()), native(layer, x, residual), strict=True):
+            assert torch.equal(ours, theirs)
+    assert site.calls == 2
+
+
+def test_post_residual_addition_is_added_to_the_residual_first(loaded: Any, x: torch.Tensor) -> None:
+    layer = norm()
+    settled(loaded, layer)
+    residual, extra = x.flip(0), x.flip(1)
+    with torch.no_grad():
+        ours = layer(x.clone(), residual.clone(), extra)
+        theirs = native(layer, x, residual + extra)
+    for a, b in zip(ours, theirs, strict=True):
+        assert torch.equal(a, b)
+
+
+@pytest.mark.parametrize(
+    ("options", "reason"),
+    [
+        ({"var_hidden_size": 16}, "variance_size_override=16"),
+        ({"has_weight": False}, "has no weight"),
+        ({"fp32_residual": True}, "fp32_residual keeps the residual in float32"),
+        ({"override_orig_dtype": torch.float32}, "override_orig_dtype=torch.float32"),
+    ],
+)
+def test_norm_outside_the_contract_stays_with_sglang(loaded: Any, x: torch.Tensor, options: Any, reason: str) -> None:
+    layer = norm(**options)
+    assert settled(loaded, layer) == reason
+    assert layer._forward_method.__self__ is layer
+    with torch.no_grad():
+        assert torch.equal(layer(x), native(layer, x))
+
+
+def test_layer_forced_to_its_native_method_stays_with_sglang(loaded: Any) -> None:
+    layer = norm()
+    layer._forward_method = layer.forward_native
+    assert settled(loaded, layer) == "SGLang pinned its own method in __init__"
+
+
+def test_activation_by_its_approximation(loaded: Any, x: torch.Tensor) -> None:
+    from sglang.srt.layers.activation import GeluAndMul, SiluAndMul
+
+    for layer, op in (
+        (SiluAndMul(), "silu_and_mul"),
+        (GeluAndMul(approximate="none"), "gelu_and_mul"),
+        (GeluAndMul(approximate="tanh"), "gelu_tanh_and_mul"),
+    ):
+        assert settled(loaded, layer).op_name == op
+        assert torch.equal(layer(x), native(layer, x))
+    assert settled(loaded, GeluAndMul(approximate="quick")) == "approximate='quick' has no standard operator"
+
+
+@pytest.mark.parametrize("options", [{}, {"is_neox_style": False}, {"rotary_dim": 8}])
+def test_rotary_equals_sglangs_own(loaded: Any, options: Any) -> None:
+    layer = rotary(**options)
+    site = settled(loaded, layer)
+    positions = torch.tensor([3, 0, 3, 63, 7])
+    query, key = torch.randn(5, 4 * 16), torch.randn(5, 2 * 16)
+    for offsets in (None, torch.zeros(5, dtype=torch.int64)):
+        ours = layer(positions, query.clone(), key.clone(), offsets)
+        for a, b in zip(ours, native(layer, positions, query, key, offsets), strict=True):
+            assert torch.equal(a, b)
+    assert site.calls == 2
+
+
+def test_rotary_follows_a_cache_that_was_replaced(loaded: Any) -> None:
+    layer = rotary()
+    settled(loaded, layer)
+    positions, query, key = torch.tensor([1, 2]), torch.randn(2, 16), torch.randn(2, 16)
+    before = layer(positions, query.clone(), key.clone())[0]
+    layer.cos_sin_cache = layer.cos_sin_cache.flip(0).contiguous()
+    after = layer(positions, query.clone(), key.clone())[0]
+    assert not torch.equal(before, after)
+    assert torch.equal(after, native(layer, positions, query, key)[0])
+
+
+def test_rotary_serves_zero_tokens(loaded: Any) -> None:
+    layer = rotary()
+    settled(loaded, layer)
+    query, key = layer(torch.empty(0, dtype=torch.int64), torch.empty(0, 64), torch.empty(0, 32))
+    assert (query.shape, key.shape) == ((0, 64), (0, 32))
+
+
+def test_rotary_call_that_writes_the_cache_itself_goes_to_sglang(loaded: Any) -> None:
+    layer = rotary()
+    site = settled(loaded, layer)
+    positions, query, key = torch.tensor([1]), torch.randn(1, 16), torch.randn(1, 16)
+    with pytest.raises(AssertionError, match="fused_set_kv_buffer_arg is not supported for native"):
+        layer(positions, query, key, fused_set_kv_buffer_arg=object())
+    assert site.calls == 0
+
+
+def test_subclass_that_only_changes_the_cache_is_served_and_one_that_overrides_forward_is_not(loaded: Any) -> None:
+    from sglang.srt.layers.layernorm import RMSNorm
+
+    class Renamed(RMSNorm):
+        pass
+
+    class Scaled(RMSNorm):
+        def forward_native(self, *args: Any, **kwargs: Any) -> Any:
+            return super().forward_native(*args, **kwargs) * 2
+
+    assert settled(loaded, Renamed(32)).label == "Renamed"
+    assert settled(loaded, Scaled(32)) == "overrides Scaled.forward_native of RMSNorm"
+    linear = rotary("LinearScalingRotaryEmbedding", scaling_factors=[2.0])
+    assert settled(loaded, linear).op_name == "rotary_embedding"
+
+
+def test_parameter_of_a_newer_sglang_goes_to_its_own_method(loaded: Any, x: torch.Tensor) -> None:
+    from sglang.srt.layers.layernorm import RMSNorm
+
+    from sglang_fl.bridges import find_bridge
+    from sglang_fl.layers import tolerant
+
+    bridge, _ = find_bridge(RMSNorm)
+    assert bridge is not None
+    seen: list[str] = []
+
+    def newer(x: Any, residual: Any = None, post_residual_addition: Any = None, shiny: Any = None) -> Any:
+        seen.append("native")
+
+    forward = tolerant(bridge, lambda *args, **kwargs: seen.append("ours"), newer)
+    layer = norm()
+    forward(layer, x)
+    forward(layer, x, residual=x, shiny=None)
+    forward(layer, x, shiny=1)
+    forward(layer, x, None, None, 1)
+    assert seen == ["ours", "ours", "native", "native"]
+
+
+def test_skipped_seam_is_noticed(loaded: Any) -> None:
+    layer = norm()
+    layer._forward_method = lambda *args, **kwargs: None
+    problem = loaded.binder.settle_layer(layer)
+    assert problem is not None
+    assert problem.startswith("RMSNorm runs ")
+    assert problem.endswith(f"and not what {loaded.seam.target} answered")
+
+
+def test_deep_copy_of_a_layer_computes_with_its_own_weight(loaded: Any, x: torch.Tensor) -> None:
+    layer = norm()
+    settled(loaded, layer)
+    twin = copy.deepcopy(layer)
+    with torch.no_grad():
+        twin.weight.mul_(2)
+        assert torch.equal(layer(x), native(layer, x))
+        assert torch.equal(twin(x), native(twin, x))
+
+
+def test_torch_compile_mode_uses_sglangs_native_method_and_comes_back(loaded: Any, x: torch.Tensor) -> None:
+    layer = norm()
+    site = settled(loaded, layer)
+    layer.enter_torch_compile(num_tokens=1)
+    with torch.no_grad():
+        layer(x)
+        assert site.calls == 0
+        layer.leave_torch_compile()
+        layer(x)
+    assert site.calls == 1
