@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator
+import os
 from typing import Any
 
 import pytest
@@ -14,8 +14,8 @@ pytestmark = pytest.mark.sglang
 
 
 @pytest.fixture(scope="module", autouse=True)
-def loaded() -> Iterator[Any]:
-    """SGLang's loader has run in this process; yields what we installed."""
+def loaded() -> Any:
+    """SGLang's loader has run in this process; what we installed."""
     from sglang.srt.plugins import load_plugins
 
     from sglang_fl.plugin import installed
@@ -23,7 +23,13 @@ def loaded() -> Iterator[Any]:
     load_plugins()
     here = installed()
     assert here is not None
-    yield here
+    if not here.seam.lazy:
+        # These versions ask for the server's arguments while a layer is constructed.
+        from sglang.srt.runtime_context import publish
+        from sglang.srt.server_args import ServerArgs
+
+        publish(ServerArgs(model_path=os.environ["FL_TEST_MODEL"], device="cpu"), role="test")
+    return here
 
 
 def norm(**options: Any) -> Any:
@@ -36,7 +42,7 @@ def norm(**options: Any) -> Any:
 
 
 def rotary(cls: str = "RotaryEmbedding", **options: Any) -> Any:
-    from sglang.srt.layers import rotary_embedding
+    from sglang.srt.layers.rotary_embedding import base
 
     arguments = {
         "head_size": 16,
@@ -46,7 +52,7 @@ def rotary(cls: str = "RotaryEmbedding", **options: Any) -> Any:
         "is_neox_style": True,
         "dtype": torch.float32,
     }
-    return getattr(rotary_embedding, cls)(**{**arguments, **options})
+    return getattr(base, cls)(**{**arguments, **options})
 
 
 def settled(loaded: Any, layer: Any) -> Any:
