@@ -87,7 +87,7 @@ if TYPE_CHECKING:
     from fl_dispatch.types import (
         OpImpl as OpImpl,
     )
-    from fl_dispatch.vendor import Vendor as Vendor
+    from fl_dispatch.vendor import DevicePlatform as DevicePlatform, Vendor as Vendor
 
 __version__ = "0.1.0"
 
@@ -98,6 +98,7 @@ _HOME = {
     "Config": "config",
     "ConfigError": "errors",
     "DeviceFacts": "selection",
+    "DevicePlatform": "vendor",
     "FLDispatchError": "errors",
     "Field": "ops.spec",
     "Finding": "doctor",

@@ -1,14 +1,79 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which platform of ours vLLM gets, if any. Safe to ask in the launcher: no device is initialised."""
+"""Which platform of ours vLLM gets, if any. Safe to ask in the launcher: no vLLM, no torch, no device.
+
+vLLM ignores what raises here and refuses to choose between two platforms: so nothing raises, and one answer is given.
+"""
 
 from __future__ import annotations
 
+import logging
+import os
 
-def vendor_platform() -> str | None:
-    """None."""
-    return None
+from fl_dispatch import DevicePlatform, FLDispatchError, Vendor, installed_vendors, load_config
+
+logger = logging.getLogger("vllm.fl_adapter")
+
+#: Name of the entry point that is only active where VLLM_PLUGINS lists it.
+CPU_ENTRY_POINT = "vllm_fl_cpu"
+_PLATFORM = "vllm_fl_adapter.platform.DispatchPlatform"
+
+#: vLLM's own CPU engine behind a platform outside of vLLM. Its worker asks for a memory pool unless the platform is "cpu".
+CPU = DevicePlatform(
+    device_type="cpu",
+    present=lambda: True,
+    distributed_backend="gloo",
+    dispatch_key="CPU",
+    classes={
+        "vllm.platform": "vllm.platforms.cpu.CpuPlatform",
+        "vllm.worker": "vllm_fl_adapter.cpu_worker.CpuWorker",
+        "vllm.attention": "vllm.v1.attention.backends.cpu_attn.CPUAttentionBackend",
+    },
+)
 
 
 def cpu_platform() -> str | None:
-    """None."""
+    """The example platform, only where the user lists its entry point in VLLM_PLUGINS."""
+    return _PLATFORM if cpu_is_asked_for() else None
+
+
+def vendor_platform() -> str | None:
+    """The platform of the first installed vendor that gives facts about a device that is here."""
+    if cpu_is_asked_for():
+        return None
+    return _PLATFORM if vendor_facts() is not None else None
+
+
+def cpu_is_asked_for() -> bool:
+    """Whether VLLM_PLUGINS lists the example platform."""
+    return CPU_ENTRY_POINT in [word.strip() for word in os.environ.get("VLLM_PLUGINS", "").split(",")]
+
+
+def chosen_facts() -> DevicePlatform:
+    """The facts behind ``vllm_fl_adapter.platform.DispatchPlatform`` in this process."""
+    facts = CPU if cpu_is_asked_for() else vendor_facts()
+    if facts is None:
+        raise ImportError("no installed vendor package has a platform for this machine")
+    return facts
+
+
+def vendor_facts() -> DevicePlatform | None:
+    """The facts of the first allowed vendor whose device is present; vendors that cannot be asked are left to the report."""
+    try:
+        policy = load_config("VLLM_FL_").policy
+    except FLDispatchError:
+        return None  # load_plugin raises it
+    for name, point in sorted(installed_vendors().items()):
+        if policy.vendor_verdict(name) is not None:
+            continue
+        try:
+            vendor = point.load()
+            facts = vendor.platform if isinstance(vendor, Vendor) else None
+            present = facts is not None and facts.present()
+        except (Exception, SystemExit) as error:  # noqa: BLE001  (a probe of a vendor; discovery keeps the exception)
+            logger.debug("vendor %s has no platform: %s", name, error)
+            continue
+        if present is True:
+            return facts
+        if isinstance(present, str):
+            logger.info("no platform of vendor %s: %s", name, present)
     return None

@@ -1,23 +1,30 @@
 # SPDX-License-Identifier: Apache-2.0
 """FlagGems (Triton) as the default backend. FlagGems is imported only when a decision needs it, where operators run.
 
-Only public FlagGems functions are used: ``silu_and_mul``, ``gelu_and_mul``, ``rms_norm``, ``fused_add_rms_norm`` and
-``apply_rotary_pos_emb``.
+Only public FlagGems functions are used, those of ``FUNCTIONS``. All of them log through ``logging``, on which Dynamo
+breaks, so none is traceable: in a compiled graph they are opaque operators. Triton compiles and tunes a kernel on the first
+call with new dtypes or sizes: call once before a graph is captured, as frameworks do.
 """
 
 from __future__ import annotations
 
+import functools
 import importlib.util
 from typing import TYPE_CHECKING, Any
 
 from fl_dispatch.backends import Backend
 from fl_dispatch.config import USE_FLAGGEMS, flaggems_wanted
-from fl_dispatch.errors import NotSupported
 from fl_dispatch.registry import OpRegistry
 from fl_dispatch.types import BackendImplKind, OpImpl
 
 if TYPE_CHECKING:
     from torch import Tensor
+
+#: What is called of FlagGems.
+FUNCTIONS = ("silu_and_mul_out", "gelu_and_mul", "rms_norm", "fused_add_rms_norm", "apply_rotary_pos_emb")
+
+#: torch's names of the devices FlagGems has a backend for; of its CPU backend (Arm) nothing is known here.
+DEVICES = frozenset({"cuda", "npu", "mlu", "musa", "gcu", "aipu", "ptpu", "txda"})
 
 
 class FlagosBackend(Backend):
@@ -47,43 +54,48 @@ class FlagosBackend(Backend):
         if importlib.util.find_spec("flag_gems") is None:
             return "flag_gems is not installed; pip install 'fl-dispatch[flagos]'"
         try:
-            import flag_gems  # noqa: F401
+            import flag_gems
         except Exception as error:  # noqa: BLE001  (RuntimeError, AssertionError, AttributeError: it has no one type for this)
             return f"flag_gems does not import here: {type(error).__name__}: {error}".splitlines()[0]
+        absent = [name for name in FUNCTIONS if not callable(getattr(flag_gems, name, None))]
+        if absent:
+            version = getattr(flag_gems, "__version__", "of unknown version")
+            return f"the installed flag_gems ({version}) has no {', '.join(absent)}; FlagGems 5.0.2 or newer is needed"
         return None
 
-    def silu_and_mul(self, obj: Any, x: Tensor) -> Tensor:
-        """``flag_gems.silu_and_mul`` on the two halves."""
+    @functools.cached_property
+    def gems(self) -> Any:
+        """The module flag_gems, imported on first use; later uses are an attribute of the instance."""
         import flag_gems
 
+        return flag_gems
+
+    def silu_and_mul(self, obj: Any, x: Tensor) -> Tensor:
+        """``flag_gems.silu_and_mul_out`` on the two halves, views of x; x is not written to.
+
+        The form without ``_out`` goes through autograd, for the same kernel.
+        """
         gate, up = x.chunk(2, dim=-1)
-        return flag_gems.silu_and_mul(gate, up)  # type: ignore[no-any-return]
+        out = x.new_empty(gate.shape)
+        self.gems.silu_and_mul_out(gate, up, out)
+        return out
 
     def gelu_and_mul(self, obj: Any, x: Tensor) -> Tensor:
-        """``flag_gems.gelu_and_mul``, exact."""
-        import flag_gems
-
+        """``flag_gems.gelu_and_mul``, exact, on the two halves; x is not written to."""
         gate, up = x.chunk(2, dim=-1)
-        return flag_gems.gelu_and_mul(gate, up, approximate="none")  # type: ignore[no-any-return]
+        return self.gems.gelu_and_mul(gate, up, approximate="none")  # type: ignore[no-any-return]
 
     def gelu_tanh_and_mul(self, obj: Any, x: Tensor) -> Tensor:
-        """``flag_gems.gelu_and_mul``, tanh approximation."""
-        import flag_gems
-
+        """``flag_gems.gelu_and_mul``, tanh approximation, on the two halves; x is not written to."""
         gate, up = x.chunk(2, dim=-1)
-        return flag_gems.gelu_and_mul(gate, up, approximate="tanh")  # type: ignore[no-any-return]
+        return self.gems.gelu_and_mul(gate, up, approximate="tanh")  # type: ignore[no-any-return]
 
     def rms_norm(self, obj: Any, x: Tensor, residual: Tensor | None = None) -> Tensor | tuple[Tensor, Tensor]:
-        """``flag_gems.rms_norm``, with a residual ``fused_add_rms_norm``, which writes to both."""
-        import flag_gems
-
+        """``flag_gems.rms_norm`` into a new tensor; with a residual ``fused_add_rms_norm``, which overwrites both."""
         shape = (x.shape[-1],)
         if residual is None:
-            return flag_gems.rms_norm(x, shape, obj.weight, obj.variance_epsilon)  # type: ignore[no-any-return]
-        if not (x.is_contiguous() and residual.is_contiguous()):
-            # It writes in place only where both are contiguous, and then returns neither as the standard wants.
-            raise NotSupported("fused add needs contiguous x and residual")
-        flag_gems.fused_add_rms_norm(x, residual, shape, obj.weight, obj.variance_epsilon)
+            return self.gems.rms_norm(x, shape, obj.weight, obj.variance_epsilon)  # type: ignore[no-any-return]
+        self.gems.fused_add_rms_norm(x, residual, shape, obj.weight, obj.variance_epsilon)
         return x, residual
 
     def rotary_embedding(
@@ -97,12 +109,23 @@ class FlagosBackend(Backend):
         rotary_interleaved: bool = False,
         inplace: bool = True,
     ) -> tuple[Tensor, Tensor]:
-        """``flag_gems.apply_rotary_pos_emb``."""
-        import flag_gems
+        """``flag_gems.apply_rotary_pos_emb`` into new tensors; query and key are not written to.
 
-        return flag_gems.apply_rotary_pos_emb(  # type: ignore[no-any-return]
-            query, key, cos, sin, position_ids, rotary_interleaved, inplace
+        Never in place, though it offers that: its kernel then reads and overwrites both elements of a pair from different
+        threads, with nothing that makes one wait for the other.
+        """
+        return self.gems.apply_rotary_pos_emb(  # type: ignore[no-any-return]
+            query, key, cos, sin, position_ids, rotary_interleaved, False
         )
+
+
+def _fused_in_place(obj: Any, x: Tensor, residual: Tensor | None = None) -> bool | str:
+    # It writes in place only where both are contiguous, else into copies that it drops.
+    if residual is None or (residual.dtype == x.dtype and residual.is_contiguous() and x.is_contiguous()):
+        return True
+    if residual.dtype != x.dtype:
+        return f"needs one dtype, x is {x.dtype} and residual {residual.dtype}"
+    return "with a residual, needs contiguous x and residual"
 
 
 def _full_rotary(
@@ -117,16 +140,26 @@ def _full_rotary(
 ) -> bool | str:
     if cos.shape[-1] * 2 != query.shape[-1]:
         return f"rotates whole heads only: rotary_dim {cos.shape[-1] * 2}, head size {query.shape[-1]}"
+    if not (query.numel() and key.numel()):
+        return "needs at least one token and one head"
+    if cos.stride(-1) != 1 or sin.stride(-1) != 1:
+        return "needs cos and sin with contiguous rows"
     return True
 
 
-#: What each operator declares besides name and function.
+_NONE: frozenset[str] = frozenset()
+#: What each operator declares besides name and function. Products with the norm's weight are float32 and then cast.
 _DECLARED: dict[str, dict[str, Any]] = {
-    "silu_and_mul": {"mutates": frozenset()},
-    "gelu_and_mul": {"mutates": frozenset()},
-    "gelu_tanh_and_mul": {"mutates": frozenset()},
-    "rms_norm": {"mutates": frozenset({"x", "residual"}), "honours": {"cast_x_before_out_mul": frozenset({False})}},
-    "rotary_embedding": {"mutates": frozenset({"query", "key"}), "supports": _full_rotary},
+    "silu_and_mul": {"mutates": _NONE, "reads": _NONE},
+    "gelu_and_mul": {"mutates": _NONE, "reads": _NONE},
+    "gelu_tanh_and_mul": {"mutates": _NONE, "reads": _NONE},
+    "rms_norm": {
+        "mutates": frozenset({"x", "residual"}),
+        "reads": frozenset({"weight", "variance_epsilon"}),
+        "honours": {"cast_x_before_out_mul": frozenset({False})},
+        "supports": _fused_in_place,
+    },
+    "rotary_embedding": {"mutates": _NONE, "reads": _NONE, "supports": _full_rotary},
 }
 
 
@@ -142,6 +175,8 @@ def register(registry: OpRegistry) -> None:
                 fn=getattr(backend, op_name),
                 available=backend.is_available,
                 dtypes=frozenset({"float16", "bfloat16", "float32"}),
+                devices=DEVICES,
+                traceable=False,
                 capture_safe=True,
                 **declared,
             )
