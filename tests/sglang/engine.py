@@ -156,8 +156,7 @@ def load_in_forks(cases: Mapping[str, tuple[str, str]]) -> dict[str, str]:
     done = subprocess.run(
         [sys.executable, str(script), json.dumps(cases)],
         env=environment({}),
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
+        capture_output=True,
         text=True,
         timeout=START_TIMEOUT,
         check=False,

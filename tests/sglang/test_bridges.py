@@ -10,6 +10,8 @@ from typing import Any
 import pytest
 import torch
 
+from fl_dispatch import default_manager
+
 pytestmark = pytest.mark.sglang
 
 
@@ -21,6 +23,7 @@ def loaded() -> Any:
     from sglang_fl.plugin import installed
 
     load_plugins()
+    default_manager().count_calls()
     here = installed()
     assert here is not None
     if not here.seam.lazy:
@@ -76,7 +79,9 @@ def x() -> torch.Tensor:
 
 @pytest.mark.parametrize("cast_first", [False, True])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_norm_equals_sglangs_own_bit_for_bit(loaded: Any, x: torch.Tensor, cast_first: bool, dtype: torch.dtype) -> None:
+def test_norm_equals_sglangs_own_bit_for_bit(
+    loaded: Any, x: torch.Tensor, cast_first: bool, dtype: torch.dtype
+) -> None:
     layer = norm(cast_x_before_out_mul=cast_first)
     site = settled(loaded, layer)
     x = x.to(dtype)

@@ -39,9 +39,7 @@ def test_code_on_the_older_root_serves_by_default_beside_a_vendor_that_cannot_be
     assert "vendor broken_import (broken-import 1.0) is broken: ImportError: libbroken.so" in run.log
 
 
-def test_preference_for_the_reference_and_an_implementation_id_for_one_operator(
-    tmp_path: Path, plugin: Plugin
-) -> None:
+def test_preference_for_the_reference_and_an_implementation_id_for_one_operator(tmp_path: Path, plugin: Plugin) -> None:
     settings = {"SGLANG_FL_PREFER": "reference", "SGLANG_FL_PER_OP": "silu_and_mul=impl:vendor.my_chip"}
     run = serve(tmp_path, settings, plugins=[plugin("my-chip")])
     wanted = {"rms_norm": "reference", "rotary_embedding": "reference", "silu_and_mul": "vendor.my_chip"}
@@ -83,7 +81,9 @@ def test_white_list_takes_over_only_what_it_names(tmp_path: Path) -> None:
 
 def test_file_of_settings_and_a_black_list_added_to_by_layer_class(tmp_path: Path, plugin: Plugin) -> None:
     file = tmp_path / "fl.yaml"
-    file.write_text("prefer: vendor\nper_op:\n  rms_norm: [reference]\noot_blacklist: [silu_and_mul]\n", encoding="utf-8")
+    file.write_text(
+        "prefer: vendor\nper_op:\n  rms_norm: [reference]\noot_blacklist: [silu_and_mul]\n", encoding="utf-8"
+    )
     settings = {"SGLANG_FL_CONFIG": str(file), "SGLANG_FL_OOT_BLACKLIST": "+RotaryEmbedding"}
     run = serve(tmp_path, settings, plugins=[plugin("my-chip")], counted=["rms_norm"])
     assert run.ran() == run.expected({"rms_norm": "reference"})

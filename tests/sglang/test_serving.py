@@ -73,7 +73,8 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, Path
     command = [
         sys.executable, "-m", "sglang.launch_server", "--model-path", os.environ["FL_TEST_MODEL"], "--device", "cpu",
         "--dtype", "float32", "--host", "127.0.0.1", "--port", str(port), "--max-total-tokens", "2048",
-        "--mem-fraction-static", "0.3", "--grammar-backend", "none", "--disable-overlap-schedule", "--skip-server-warmup",
+        "--mem-fraction-static", "0.3", "--grammar-backend", "none", "--disable-overlap-schedule",
+        "--skip-server-warmup",
     ]  # fmt: skip
     log = (folder / "log").open("w+")
     process = subprocess.Popen(
@@ -113,15 +114,13 @@ def test_http_server_answers_and_counts(server: tuple[str, Path]) -> None:
     assert answer["text"] == prompt["text"].removesuffix("<|im_end|>")
     forwards = answer["meta_info"]["completion_tokens"]
     report = wait_for_report(report_path, {op: calls * forwards for op, calls in CALLS_PER_FORWARD.items()})
-    assert {row["operator"]: row["calls"] % per for row, per in zip(report["operators"], (61, 30, 30), strict=True)} == {
-        "rms_norm": 0, "rotary_embedding": 0, "silu_and_mul": 0
-    }  # fmt: skip
+    calls = {row["operator"]: row["calls"] for row in report["operators"]}
+    assert calls == {op: per_forward * forwards for op, per_forward in CALLS_PER_FORWARD.items()}
 
 
 def test_planted_wrong_implementation_changes_the_tokens(tmp_path: Path, plugin: Callable[[str], Path]) -> None:
-    run = serve(
-        tmp_path, {"SGLANG_FL_PER_OP": "rms_norm=vendor:wrong_numbers"}, plugins=[plugin("wrong-numbers")], new_tokens=12
-    )
+    settings = {"SGLANG_FL_PER_OP": "rms_norm=vendor:wrong_numbers"}
+    run = serve(tmp_path, settings, plugins=[plugin("wrong-numbers")], new_tokens=12)
     assert run.equal == 0
     wanted = {"rms_norm": "vendor.wrong_numbers", "rotary_embedding": "reference", "silu_and_mul": "reference"}
     assert run.ran() == run.expected(wanted)

@@ -371,3 +371,31 @@ def test_a_vendor_that_asks_for_the_registry_while_it_registers_does_not_start_o
     one = OpManager(policy=SelectionPolicy(), device_type="cpu")
     assert one.call_op("silu_and_mul", layer, x) == "acme"
     assert calls == [1]
+
+
+def test_calls_of_layers_are_counted_once_that_is_asked_for_and_not_before(one, layer):
+    site = one.bind("rms_norm", layer)
+    shared = one.shared_site("rms_norm")
+    x = torch.ones(1, 8)
+    site.fn(layer, x)
+    one.count_calls()
+    site.fn(layer, x)
+    site.fn(layer, x, residual=x)
+    one.call_op("rms_norm", layer, x)
+    assert (site.calls, shared.calls) == (2, 0)
+
+
+def test_a_counted_layer_still_counts_after_the_policy_changed(one, layer):
+    one.count_calls()
+    site = one.bind("rms_norm", layer)
+    one.configure(policy=SelectionPolicy(prefer="vendor"))
+    site.fn(layer, torch.ones(1, 8))
+    assert site.calls == 1
+
+
+def test_counting_cannot_begin_under_a_graph(one, layer):
+    site = one.bind("rms_norm", layer)
+    one.freeze("the graph of 8 requests")
+    with pytest.raises(FrozenSelectionError, match="whether calls are counted cannot change any more"):
+        one.count_calls()
+    assert site.fn is site.impl.fn

@@ -87,7 +87,8 @@ if TYPE_CHECKING:
     from fl_dispatch.types import (
         OpImpl as OpImpl,
     )
-    from fl_dispatch.vendor import DevicePlatform as DevicePlatform, Vendor as Vendor
+    from fl_dispatch.vendor import DevicePlatform as DevicePlatform
+    from fl_dispatch.vendor import Vendor as Vendor
 
 __version__ = "0.1.0"
 

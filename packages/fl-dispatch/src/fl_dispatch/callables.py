@@ -26,9 +26,9 @@ def compose(site: Site, impl: OpImpl) -> Callable[..., Any]:
     fn = impl.fn
     if site.manager.failures.is_watched(impl):
         fn = _watched(site, impl, fn)
-    if check_for(site, impl) is None:
-        return fn
-    return _checked(site, impl, fn)
+    if check_for(site, impl) is not None:
+        fn = _checked(site, impl, fn)
+    return _counted(site, fn) if site.manager.counts_calls and site.obj is not None else fn
 
 
 def guarded(site: Site, spec: OpSpec) -> Callable[..., Any]:
@@ -45,6 +45,12 @@ def guarded(site: Site, spec: OpSpec) -> Callable[..., Any]:
     function.__doc__ = spec.reference.__doc__
     function.site = site  # type: ignore[attr-defined]  # keeps the site alive as long as its function
     return function
+
+
+def _counted(site: Site, fn: Callable[..., Any]) -> Callable[..., Any]:
+    """Where somebody wants to know: each call of a layer's site adds one. Nobody else pays for it."""
+    spec = site.manager.registry.spec(site.op_name)
+    return _compiled(spec, "        _site.calls += 1\n        return _fn({names})\n", _site=site, _fn=fn)
 
 
 def _watched(site: Site, impl: OpImpl, fn: Callable[..., Any]) -> Callable[..., Any]:

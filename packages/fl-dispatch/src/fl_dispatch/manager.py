@@ -58,6 +58,7 @@ class OpManager:
         self._contexts = PolicyContexts(self, self._shared)
         self._availability = facts.Availability()
         self._frozen: str | None = None
+        self._counts_calls = False
         self.vendors: tuple[VendorRecord, ...] = ()
         self.failures = FailureLedger()
         self._registry.on_change(self._registered)
@@ -87,6 +88,18 @@ class OpManager:
     def device_type(self) -> str:
         """Where operators run."""
         return self._device_type or facts.default_device_type()
+
+    @property
+    def counts_calls(self) -> bool:
+        """Whether calls of layers are counted."""
+        return self._counts_calls
+
+    def count_calls(self) -> None:
+        """Count the calls of every layer from now on, for a report. It costs each call as much as a Python call does."""
+        with self.lock:
+            self._refuse_if_frozen("whether calls are counted")
+            self._counts_calls = True
+            self._redecide()
 
     def configure(self, *, policy: SelectionPolicy | None = None, device_type: str | None = None) -> None:
         """Change the policy or the device; every site follows at once, and demotions are forgotten.

@@ -45,7 +45,7 @@ class Site:
         fn: the callable in effect, with the operator's standard signature.
         plain: the same without regard to policy contexts; differs from ``fn`` only for shared sites.
         selection: the decision behind it; None until first needed.
-        calls: calls counted by the adapter that owns the site (eager mode only).
+        calls: calls of the layer, when the manager counts them (eager mode only).
         graphs: compiled or captured graphs that hold the site, counted by the adapter that owns it.
         past_calls: calls counted while another implementation was in effect, by its id.
         fallbacks: calls another candidate had to serve, by the ids of the one in effect and the one that served.

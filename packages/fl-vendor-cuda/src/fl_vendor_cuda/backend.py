@@ -66,8 +66,8 @@ class CudaBackend(Backend):
     def gemma_rms_norm(self, obj: Any, x: Tensor, residual: Tensor | None = None) -> Tensor | tuple[Tensor, Tensor]:
         """As ``rms_norm``, multiplied by 1 + weight.
 
-        It is the float32 sum that is normalised, whatever ``obj.round_sum_before_norm`` says: SGLang's own CUDA method is
-        this kernel too, and the operator's tolerance has room for either rounding.
+        It is the float32 sum that is normalised, whatever ``obj.round_sum_before_norm`` says: SGLang's own CUDA method
+        is this kernel too, and the operator's tolerance has room for either rounding.
         """
         kernels = self.kernels
         if residual is None:

@@ -12,11 +12,11 @@ from torch import Tensor
 class CastCopies:
     """At most one cast copy of each cache, found by the identity of the original.
 
-    The originals are taken to be constant, as the frameworks treat them: they grow, move or cast a cache by making another
-    tensor. The kernel wants the dtype of query and key, so a copy of a float32 cache is rounded to it: by at most u, the
-    dtype's unit roundoff (2**-8 in bfloat16, 2**-11 in float16), relative to each cos and sin. A pair (a, b) turns out
-    different by at most u * (|a cos| + |b sin|) <= u * hypot(a, b) per element from what the float32 cache would give. The
-    operator's tolerance has room for this: the reference casts cos and sin too.
+    The originals are taken to be constant, as the frameworks treat them: they grow, move or cast a cache by making
+    another tensor. The kernel wants the dtype of query and key, so a copy of a float32 cache is rounded to it: by at
+    most u, the dtype's unit roundoff (2**-8 in bfloat16, 2**-11 in float16), relative to each cos and sin. Each element
+    of a rotated pair (a, b) turns out different by at most u * (|a cos| + |b sin|) <= u * hypot(a, b) from what the
+    float32 cache would give. The operator's tolerance has room for this: the reference casts cos and sin too.
     """
 
     def __init__(self) -> None:

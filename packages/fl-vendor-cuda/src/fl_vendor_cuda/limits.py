@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """What sgl_kernel's kernels can be called with, as predicates over a layer or one call: True, or the reason why not.
 
-Outside of these limits some kernels raise, and others read wrong memory: they take a pointer and trust it. Each predicate
-is one expression that answers yes; only when it does not is the reason looked for. They are also traced by torch.compile.
-Nothing here copies: a call that would need a copy is refused, and the next implementation serves it.
+Outside of these limits some kernels raise, and others read wrong memory: they take a pointer and trust it. Each
+predicate is one expression that answers yes; only when it does not is the reason looked for. torch.compile traces them
+too. Nothing here copies: a call that would need a copy is refused, and the next implementation serves it.
 """
 
 from __future__ import annotations

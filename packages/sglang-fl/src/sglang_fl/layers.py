@@ -10,8 +10,9 @@ from collections.abc import Callable
 from types import MethodType
 from typing import Any
 
-from fl_dispatch import Config, OpManager, Site
-from sglang_fl.bridges import Bridge, find_bridge
+from fl_dispatch import Config, OpManager
+from sglang_fl.bridges import find_bridge
+from sglang_fl.bridges.bridge import Bridge
 from sglang_fl.determinism import deterministic_mode
 from sglang_fl.seam import Seam
 
@@ -100,9 +101,14 @@ class LayerBinder:
         if answer is None and not self._seam.lazy:
             return f"{type(layer).__name__} was never asked about at {self._seam.target}"
         if self._pinned(layer, current):
-            self._left[layer] = (bridge.operator(layer), type(layer).__name__, "SGLang pinned its own method in __init__")
+            self._left[layer] = (
+                bridge.operator(layer),
+                type(layer).__name__,
+                "SGLang pinned its own method in __init__",
+            )
             return None
-        return f"{type(layer).__name__} runs {getattr(current, '__qualname__', current)!r} and not what {self._seam.target} answered"
+        running = getattr(current, "__qualname__", current)
+        return f"{type(layer).__name__} runs {running!r} and not what {self._seam.target} answered"
 
     @staticmethod
     def _pinned(layer: Any, current: Forward) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import gc
 import platform as host
-from typing import Any
+from typing import Any, ClassVar
 
 import psutil
 import torch
@@ -44,13 +44,13 @@ class _NoMemoryClasses:
 _Memory: type = _NoMemoryClasses if hasattr(SRTPlatform, "get_kv_pool_cls") else _MemoryClasses
 
 
-class CpuPlatform(_Memory, SRTPlatform):  # type: ignore[misc]  # SGLang ships no types
+class CpuPlatform(_Memory, SRTPlatform):
     """``device_type`` cpu, attention ``torch_native``, collectives over gloo, no graphs."""
 
     _enum = PlatformEnum.OOT
     device_name = "cpu"
     device_type = "cpu"
-    supported_quantization: list[str] = []
+    supported_quantization: ClassVar[list[str]] = []
 
     # -- start-up
 

@@ -57,6 +57,8 @@ def _install() -> Installed:
 
     config = load_config(PREFIX, operator_aliases=OPERATOR_ALIASES)
     default_manager().configure(policy=config.policy)
+    if config.report is not None:
+        default_manager().count_calls()
     warning = verdict(installed_version())
     if warning is not None:
         logger.warning("%s", warning)
@@ -67,5 +69,7 @@ def _install() -> Installed:
         from sglang_fl.worker import around_scheduler_init
 
         HookRegistry.register(f"{_WORKER_MODULE}.Scheduler.__init__", around_scheduler_init, HookType.AROUND)
-    logger.info("sglang-fl: SGLang %s, seam %s, order %s", installed_version(), seam.target, " > ".join(config.policy.prefer))
+    logger.info(
+        "sglang-fl: SGLang %s, seam %s, order %s", installed_version(), seam.target, " > ".join(config.policy.prefer)
+    )
     return Installed(config, seam, binder)

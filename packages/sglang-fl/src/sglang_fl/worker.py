@@ -73,7 +73,9 @@ def publish(here: Installed) -> Report:
     forced = os.environ.get("SGLANG_FORCE_FUSED_OP_BACKEND")
     if forced:
         _report.fact("bypassed_by", f"SGLANG_FORCE_FUSED_OP_BACKEND={forced}")
-        logger.warning("SGLANG_FORCE_FUSED_OP_BACKEND=%s makes SGLang go round the dispatcher; unset it to use sglang-fl", forced)
+        logger.warning(
+            "SGLANG_FORCE_FUSED_OP_BACKEND=%s makes SGLang go round the dispatcher; unset it to use sglang-fl", forced
+        )
     if not _report.rows():
         logger.warning("no layer of this model is served through fl-dispatch; the table says why")
     logger.info("\n%s", _report.table())

@@ -2,8 +2,8 @@
 """FlagGems (Triton) as the default backend. FlagGems is imported only when a decision needs it, where operators run.
 
 Only public FlagGems functions are used, those of ``FUNCTIONS``. All of them log through ``logging``, on which Dynamo
-breaks, so none is traceable: in a compiled graph they are opaque operators. Triton compiles and tunes a kernel on the first
-call with new dtypes or sizes: call once before a graph is captured, as frameworks do.
+breaks, so none is traceable: in a compiled graph they are opaque operators. Triton compiles and tunes a kernel on the
+first call with new dtypes or sizes: call once before a graph is captured, as frameworks do.
 """
 
 from __future__ import annotations
@@ -111,8 +111,8 @@ class FlagosBackend(Backend):
     ) -> tuple[Tensor, Tensor]:
         """``flag_gems.apply_rotary_pos_emb`` into new tensors; query and key are not written to.
 
-        Never in place, though it offers that: its kernel then reads and overwrites both elements of a pair from different
-        threads, with nothing that makes one wait for the other.
+        Never in place, though it offers that: different threads of its kernel then read and overwrite both elements of
+        a pair, with nothing that makes one wait for the other.
         """
         return self.gems.apply_rotary_pos_emb(  # type: ignore[no-any-return]
             query, key, cos, sin, position_ids, rotary_interleaved, False

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -29,7 +28,6 @@ class Left:
     text: str
 
 
-@functools.cache
 def find_bridge(layer_class: type) -> tuple[Bridge | None, Left | None]:
     """The bridge of a layer class, found through its ancestors.
 

@@ -23,9 +23,9 @@ def _forward(_: Any, site: Site, native: Forward) -> Forward:
         if post_residual_addition is not None and residual is not None:
             # Added to the residual first, as SGLang's own CUDA method does (its native one adds it to the sum).
             residual = residual + post_residual_addition
-        site.calls += 1
+        fn = site.fn
         try:
-            return site.fn(layer, x, residual)
+            return fn(layer, x, residual)
         except Exception as error:  # noqa: BLE001  (the guard: judged in recover)
             return site.recover(error, layer, x, residual)
 

@@ -33,9 +33,9 @@ def _forward(layer: Any, site: Site, native: Forward) -> Forward:
             return query, key
         q = query.view(tokens, -1, head_size)
         k = key.view(tokens, -1, head_size)
-        site.calls += 1
+        fn = site.fn
         try:
-            q, k = site.fn(layer, q, k, cos, sin, positions, interleaved, True)
+            q, k = fn(layer, q, k, cos, sin, positions, interleaved, True)
         except Exception as error:  # noqa: BLE001  (the guard: judged in recover)
             q, k = site.recover(error, layer, q, k, cos, sin, positions, interleaved, True)
         return q.reshape(query.shape), k.reshape(key.shape)

@@ -3,4 +3,6 @@
 
 from __future__ import annotations
 
-from fl_dispatch import BackendImplKind as BackendImplKind, BackendPriority as BackendPriority, OpImpl as OpImpl
+from fl_dispatch import BackendImplKind as BackendImplKind
+from fl_dispatch import BackendPriority as BackendPriority
+from fl_dispatch import OpImpl as OpImpl

@@ -15,3 +15,4 @@ class PiecewiseCpu(CpuPlatform):
             compilation.mode = CompilationMode.NONE  # what the parent leaves alone
         super().check_and_update_config(vllm_config)
         compilation.mode = wanted
+        compilation.compile_sizes = compilation.compile_sizes or []

@@ -1,0 +1,185 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Host time and device time of every implementation of every operator, on this GPU, and the floor that memory sets.
+
+    python benchmarks/gpu/micro.py --out DIR [--tokens 1,16,256,8192]
+
+Writes ``micro.json`` and ``micro.md``. Shapes are those of an 8B model in bfloat16 (see ``cases.py``). Host time is what a
+call keeps the host busy, the device idle enough to follow; device time is that of a call inside of a replayed CUDA graph,
+over several sets of inputs so that they do not come out of the cache. Both are medians of rounds in which all
+implementations take turns. ``floor`` is bytes that must move over the copy bandwidth measured in the same run; where all
+sets fit into the cache, device time can be below it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import functools
+import json
+import statistics
+import sys
+import time
+from collections.abc import Callable
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+import torch
+
+sys.path.insert(0, str(Path(__file__).parent))
+from cases import CASES, Case, ways
+
+ROUNDS = 7
+HOST_CALLS = 100
+#: Replayed inputs together are at least so large, or there are this many sets of them.
+SPREAD_BYTES = 400e6
+MAX_SETS = 64
+
+
+def host_us(call: Callable[[], Any]) -> float:
+    """Microseconds a call keeps the host busy. Few enough calls that the queue to the device never fills."""
+    torch.cuda.synchronize()
+    started = time.perf_counter()
+    for _ in range(HOST_CALLS):
+        call()
+    elapsed = time.perf_counter() - started
+    torch.cuda.synchronize()
+    return elapsed / HOST_CALLS * 1e6
+
+
+class Replayed:
+    """One graph of a call on each of several sets of inputs."""
+
+    def __init__(self, calls: list[Callable[[], Any]]) -> None:
+        self.calls = len(calls)
+        stream = torch.cuda.Stream()
+        stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(stream):
+            for call in calls[:1] * 3:
+                call()
+        torch.cuda.current_stream().wait_stream(stream)
+        self.graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(self.graph):
+            for call in calls:
+                call()
+        self.graph.replay()
+
+    def device_us(self) -> float:
+        """Microseconds a call takes on the device."""
+        repeats = max(1, 128 // self.calls)
+        begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        begin.record()
+        for _ in range(repeats):
+            self.graph.replay()
+        end.record()
+        end.synchronize()
+        return begin.elapsed_time(end) / (repeats * self.calls) * 1e3
+
+
+def copy_bandwidth() -> float:
+    """Bytes a second, read and written, of a large copy on the device."""
+    source = torch.randn(2**29, device="cuda", dtype=torch.bfloat16)
+    target = torch.empty_like(source)
+    replayed = Replayed([functools.partial(target.copy_, source)])
+    best = min(replayed.device_us() for _ in range(ROUNDS))
+    return 2 * source.nbytes / (best * 1e-6)
+
+
+def measure(case: Case, tokens: int, bandwidth: float) -> dict[str, Any]:
+    """All implementations of one case at one number of tokens, taking turns."""
+    moved = case.bytes_moved(tokens)
+    sets = [case.inputs(tokens) for _ in range(max(1, min(MAX_SETS, round(SPREAD_BYTES / moved))))]
+    host: dict[str, list[float]] = {}
+    device: dict[str, list[float]] = {}
+    failed: dict[str, str] = {}
+    running: dict[str, tuple[Callable[[], Any], Replayed | None]] = {}
+    for name, fn in ways(case, sets[0]).items():
+        calls = [functools.partial(fn, one.obj, *one.args, **one.kwargs) for one in sets]
+        try:
+            for _ in range(5):
+                calls[0]()
+            running[name] = calls[0], None if name.endswith("(bound)") else Replayed(calls)
+        except Exception as error:  # noqa: BLE001  (a benchmark of whatever is installed: the error is its result)
+            failed[name] = f"{type(error).__name__}: {error}".splitlines()[0]
+    for _ in range(ROUNDS):
+        for name, (call, replayed) in running.items():
+            host.setdefault(name, []).append(host_us(call))
+            if replayed is not None:
+                device.setdefault(name, []).append(replayed.device_us())
+    return {
+        "case": case.name,
+        "tokens": tokens,
+        "sets": len(sets),
+        "bytes": moved,
+        "floor_us": moved / bandwidth * 1e6,
+        "host_us": {name: round(statistics.median(times), 2) for name, times in host.items()},
+        "device_us": {name: round(statistics.median(times), 2) for name, times in device.items()},
+        "device_spread_us": {name: round(max(times) - min(times), 2) for name, times in device.items()},
+        "failed": failed,
+    }
+
+
+def versions() -> dict[str, str]:
+    """What took part."""
+    found = {"python": sys.version.split()[0], "torch": torch.__version__, "device": torch.cuda.get_device_name()}
+    for name in ("triton", "flag-gems", "sglang-kernel", "sgl-kernel", "fl-dispatch", "fl-vendor-cuda"):
+        try:
+            found[name] = version(name)
+        except PackageNotFoundError:
+            continue
+    return found
+
+
+def table(result: dict[str, Any]) -> str:
+    """The results as Markdown: device time, with host time in brackets."""
+    lines = [
+        f"# Operators on {result['versions']['device']}, {result['date']}",
+        "",
+        f"`{result['command']}`",
+        "",
+        "Microseconds a call: on the device inside of a CUDA graph, and (in brackets) on the host in eager mode.",
+        f"Medians of {ROUNDS} rounds. Copy bandwidth {result['bandwidth'] / 1e12:.2f} TB/s. Versions: "
+        + ", ".join(f"{name} {value}" for name, value in result["versions"].items())
+        + ".",
+        "",
+    ]
+    names = list(dict.fromkeys(name for row in result["rows"] for name in (*row["host_us"], *row["failed"])))
+    lines += [f"| case | tokens | floor | {' | '.join(names)} |", "|---|---:|---:|" + "---:|" * len(names)]
+    for row in result["rows"]:
+        cells = []
+        for name in names:
+            host, device = row["host_us"].get(name), row["device_us"].get(name)
+            if host is None:
+                cells.append("failed" if name in row["failed"] else "-")
+            else:
+                cells.append(f"({host:.1f})" if device is None else f"{device:.1f} ({host:.1f})")
+        lines.append(f"| {row['case']} | {row['tokens']} | {row['floor_us']:.1f} | {' | '.join(cells)} |")
+    failures = {f"{row['case']}, {name}: {why}" for row in result["rows"] for name, why in row["failed"].items()}
+    return "\n".join([*lines, *(["", *sorted(failures)] if failures else []), ""])
+
+
+def main() -> None:
+    """Measure, print and write."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--tokens", default="1,16,64,256,1024,8192")
+    arguments = parser.parse_args()
+    with torch.inference_mode():
+        bandwidth = copy_bandwidth()
+        counts = [int(count) for count in arguments.tokens.split(",")]
+        rows = [measure(case, tokens, bandwidth) for case in CASES for tokens in counts]
+    result = {
+        "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
+        "command": f"python3 benchmarks/gpu/micro.py --out DIR --tokens {arguments.tokens}",
+        "versions": versions(),
+        "bandwidth": bandwidth,
+        "rows": rows,
+    }
+    arguments.out.mkdir(parents=True, exist_ok=True)
+    (arguments.out / "micro.json").write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+    (arguments.out / "micro.md").write_text(table(result), encoding="utf-8")
+    print(table(result))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,99 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What an implementation does not declare never reaches its kernel; the reference serves the call instead."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterator
+from dataclasses import replace
+from types import SimpleNamespace
+
+import pytest
+import torch
+from calls import DTYPES, IMPLS, Spy, copied, implementation, manager_for, run, sized_samples, worst
+
+from fl_dispatch.ops.spec import Sample
+
+
+def outside(op: str, impl_id: str) -> Iterator[tuple[str, str, Sample]]:
+    """Label, dtype name and call; ``dtype`` is the one that the result is judged in."""
+    plain, *others = sized_samples(op, "bfloat16", 16, 5)
+    on_cpu = tuple(a.cpu() if isinstance(a, torch.Tensor) else a for a in plain.args)
+    fields = {k: v.cpu() if isinstance(v, torch.Tensor) else v for k, v in vars(plain.obj).items()}
+    yield "on the CPU", "bfloat16", replace(plain, obj=SimpleNamespace(**fields), args=on_cpu)
+    if op.endswith("norm"):
+        residual = next(sample for sample in others if "residual" in sample.label)
+        x, summand = residual.args
+        apart = summand.new_zeros(16, 4096 + 8)[:, :4096].copy_(summand)
+        yield "strided residual", "bfloat16", replace(residual, args=(x, apart))
+        if op == "rms_norm":
+            cast = SimpleNamespace(**vars(plain.obj), cast_x_before_out_mul=True)
+            yield "cast before the weight", "bfloat16", replace(plain, obj=cast)
+    if impl_id == "flagos":
+        if op == "rotary_embedding":
+            yield from (("partial", "bfloat16", s) for s in _rotary(plain) if s.label in ("partial", "no tokens"))
+        return
+    if op.endswith("and_mul"):
+        yield "halves of 8 bytes and 16", "bfloat16", Sample("", plain.obj, (plain.args[0][:, :24].contiguous(),))
+        yield "strided", "bfloat16", Sample("", plain.obj, (plain.args[0][:, :64],))
+        yield "no tokens", "bfloat16", Sample("", plain.obj, (plain.args[0][:0],))
+        shifted = plain.args[0].flatten()[1 : 1 + 16 * 64].view(16, 64)
+        yield "an odd address", "bfloat16", Sample("", plain.obj, (shifted,))
+    elif op.endswith("norm"):
+        wide = SimpleNamespace(**{**vars(plain.obj), "weight": plain.obj.weight.float()})
+        yield "float32 weight", "bfloat16", replace(plain, obj=wide)
+        single = SimpleNamespace(**{**vars(plain.obj), "weight": plain.obj.weight.float()})
+        yield "float32", "float32", replace(plain, obj=single, args=(plain.args[0].float(),))
+        yield "no tokens", "bfloat16", replace(plain, args=(plain.args[0][:0],))
+        yield "transposed", "bfloat16", replace(plain, args=(plain.args[0].t().contiguous().t(),))
+    else:
+        yield from ((sample.label, "bfloat16", sample) for sample in _rotary(plain) if sample.label != "partial")
+
+
+def _rotary(plain: Sample) -> Iterator[Sample]:
+    query, key, cos, sin, positions = plain.args
+    yield replace(plain, label="int32 positions", args=(query, key, cos, sin, positions.int()))
+    yield replace(plain, label="no tokens", args=(query[:0], key[:0], cos, sin, positions[:0]))
+    apart = query.new_zeros(16, 32, 136)[:, :, :128].copy_(query)
+    yield replace(plain, label="gaps between heads", args=(apart, key, cos, sin, positions))
+    yield replace(plain, label="no cache", obj=SimpleNamespace())
+    half_cos, half_sin = cos[:, :32].contiguous(), sin[:, :32].contiguous()
+    fields = SimpleNamespace(cos_sin_cache=torch.cat((half_cos, half_sin), dim=-1))
+    yield replace(plain, label="partial", obj=fields, args=(query, key, half_cos, half_sin, positions))
+
+
+@pytest.mark.parametrize(("op", "impl_id"), [pair for pair in IMPLS if pair[1] != "reference"])
+def test_a_call_outside_of_the_limits_is_served_without_the_kernel(op: str, impl_id: str) -> None:
+    for label, dtype, sample in outside(op, impl_id):
+        spy = Spy(implementation(op, impl_id))
+        manager = manager_for(spy.impl, strict=False)
+        got = run(functools.partial(manager.call_op, op), copied(sample))
+        assert spy.calls == 0, label
+        assert worst(op, dtype, sample, got) <= 1.0, label
+
+
+@pytest.mark.parametrize(("op", "impl_id"), [pair for pair in IMPLS if pair[1] != "reference"])
+def test_other_dtypes_never_reach_the_kernel(op: str, impl_id: str) -> None:
+    spy = Spy(implementation(op, impl_id))
+    manager = manager_for(spy.impl, strict=False)
+    for sample in sized_samples(op, "float32", 4, 5):
+        args = tuple(a.double() if a.is_floating_point() else a for a in sample.args)
+        fields = {k: v.double() if isinstance(v, torch.Tensor) else v for k, v in vars(sample.obj).items()}
+        manager.call_op(op, SimpleNamespace(**fields), *args, **sample.kwargs)
+    assert spy.calls == 0
+    assert "float64" not in (spy.impl.dtypes or ())
+
+
+@pytest.mark.parametrize("hidden", [8, 24576])
+@pytest.mark.parametrize("op", ["rms_norm", "gemma_rms_norm"])
+def test_the_shortest_and_the_longest_rows_of_the_cuda_norms_are_right(op: str, hidden: int) -> None:
+    manager = manager_for(implementation(op, "vendor.cuda"))
+    offset = 1.0 if op.startswith("gemma") else 0.0
+    for dtype in ("float16", "bfloat16"):
+        for residual in (False, True):
+            x, other = torch.randn(2, 33, hidden, device="cuda").clamp_(-4, 4).to(DTYPES[dtype])
+            weight = (torch.randn(hidden, device="cuda").clamp_(-4, 4) * 0.25 + 1 - offset).to(x.dtype)
+            obj = SimpleNamespace(weight=weight, variance_epsilon=1e-6)
+            sample = Sample(f"{hidden}", obj, (x, other) if residual else (x,))
+            got = run(functools.partial(manager.call_op, op), copied(sample))
+            assert worst(op, dtype, sample, got) <= 1.0, (dtype, residual)
