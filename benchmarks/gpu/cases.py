@@ -139,8 +139,8 @@ discover(_REGISTRY, SelectionPolicy())
 
 
 def ways(case: Case, example: Inputs) -> dict[str, Callable[..., Any]]:
-    """Name to function with the standard signature: torch's own operators, each usable implementation by itself, and each
-    but the reference as an adapter has it, bound to a layer behind its checks ("bound").
+    """Name to function with the standard signature: torch's own operators, each usable implementation by itself, and
+    each but the reference as an adapter has it, bound to a layer behind its checks ("bound").
     """
     found: dict[str, Callable[..., Any]] = {} if case.native is None else {"torch": case.native}
     for impl in sorted(_REGISTRY.get(case.op), key=lambda impl: impl.impl_id):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Everything here needs a CUDA device. ``calls`` beside this and the float64 oracle of the unit tests are importable."""
+"""Everything here needs a CUDA device. ``calls`` and the float64 oracle of the unit tests are importable."""
 
 import sys
 from collections.abc import Iterator
