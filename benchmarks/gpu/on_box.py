@@ -1,16 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
 """Everything that runs on the GPU box, from unpacking to results, in one command.
 
-    python3 benchmarks/gpu/on_box.py --out DIR [--steps versions,tests,micro] [-- pytest arguments]
+    python3 benchmarks/gpu/on_box.py --out DIR [--steps versions,tests,micro,serve] [-- pytest arguments]
 
-It uses the box's own python3 with its torch and pytest, and what ``prepare.py`` put into ``.gpu-parts``. Every step runs in
-a process of its own and to its end; the exit status says whether all of them went well.
+It uses the box's own python3 with its torch and pytest, and what ``prepare.py`` put into ``.gpu-parts``. Every step
+runs in a process of its own and to its end; the exit status says whether all of them went well. Where all parts together
+are too large to carry, give one ``--site`` and run it once for each part with ``--steps=``, which only unpacks.
 """
 
 from __future__ import annotations
 
 import argparse
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -20,7 +22,8 @@ from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
-STEPS = ("versions", "tests", "micro")
+STEPS = ("versions", "tests", "micro", "serve")
+DEFAULT_STEPS = "versions,tests,micro"
 VERSIONS = """
 import sys, torch, triton
 print("python", sys.version.split()[0], "torch", torch.__version__, "triton", triton.__version__)
@@ -31,14 +34,15 @@ for op in ("silu_and_mul", "rms_norm", "gemma_rms_norm", "rotary_embedding"):
 """
 
 
-def unpack(parts: Path, site: Path) -> None:
-    """All wheels of all parts into one folder for PYTHONPATH."""
+def unpack(parts: Path, site: Path, own: Path) -> None:
+    """All wheels into folders for PYTHONPATH: this repository's into one of their own, so that they can be left out."""
     for wheel in sorted(parts.glob("*/*.whl")):
         with zipfile.ZipFile(wheel) as archive:
-            archive.extractall(site)
+            archive.extractall(own if wheel.parent.name == "own" else site)
+    shutil.copyfile(HERE / "absent.py", site / "sitecustomize.py")
 
 
-def environment(site: Path) -> dict[str, str]:
+def environment(site: Path, own: Path) -> dict[str, str]:
     """Variables of every step. sgl_kernel is linked against CUDA libraries that torch brings in its own folders."""
     found = subprocess.run(
         [sys.executable, "-c", "import nvidia; print(*nvidia.__path__)"], capture_output=True, text=True, check=False
@@ -46,13 +50,13 @@ def environment(site: Path) -> dict[str, str]:
     folders = [str(lib) for path in found.stdout.split() for lib in sorted(Path(path).glob("*/lib"))]
     return {
         **os.environ,
-        "PYTHONPATH": os.pathsep.join(map(str, (site, ROOT / "tools"))),
+        "PYTHONPATH": os.pathsep.join(map(str, (own, site, ROOT / "tools"))),
         "LD_LIBRARY_PATH": os.pathsep.join([*folders, os.environ.get("LD_LIBRARY_PATH", "")]),
         "PYTHONUNBUFFERED": "1",
     }
 
 
-def command(step: str, out: Path, extra: list[str]) -> list[str]:
+def command(step: str, out: Path, site: Path, own: Path, extra: list[str]) -> list[str]:
     """What a step runs."""
     if step == "versions":
         return [sys.executable, "-c", VERSIONS]
@@ -60,7 +64,9 @@ def command(step: str, out: Path, extra: list[str]) -> list[str]:
         # Warnings are what the box's other packages make of each other.
         options = ["-p", "no:cacheprovider", "-W", "default", "-q", "--tb=short", f"--junitxml={out / 'gpu-tests.xml'}"]
         return [sys.executable, "-m", "pytest", str(ROOT / "tests" / "gpu"), *options, *extra]
-    return [sys.executable, str(HERE / "micro.py"), "--out", str(out)]
+    if step == "micro":
+        return [sys.executable, str(HERE / "micro.py"), "--out", str(out)]
+    return [sys.executable, str(HERE / "serve.py"), "--out", str(out), "--site", str(site), "--own", str(own)]
 
 
 def main() -> int:
@@ -68,20 +74,24 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--parts", type=Path, default=ROOT / ".gpu-parts")
     parser.add_argument("--out", type=Path, required=True)
-    parser.add_argument("--steps", default=",".join(STEPS), help=f"some of: {','.join(STEPS)}")
+    parser.add_argument("--site", type=Path, help="where to unpack to; a temporary folder by default")
+    parser.add_argument("--steps", default=DEFAULT_STEPS, help=f"some of: {','.join(STEPS)}")
     parser.add_argument("pytest", nargs="*", help="further arguments for pytest, after --")
     arguments = parser.parse_args()
     arguments.out.mkdir(parents=True, exist_ok=True)
-    site = Path(tempfile.mkdtemp(prefix="site-"))
-    unpack(arguments.parts, site)
-    variables = environment(site)
+    site = arguments.site or Path(tempfile.mkdtemp(prefix="site-"))
+    own = site.with_name(f"{site.name}-own")
+    for folder in (site, own):
+        folder.mkdir(parents=True, exist_ok=True)
+    unpack(arguments.parts, site, own)
+    variables = environment(site, own)
     failed = []
-    for step in arguments.steps.split(","):
+    for step in filter(None, arguments.steps.split(",")):
         started = time.monotonic()
         print(f"== {step}", flush=True)
         log = arguments.out / f"{step}.log"
         with log.open("w", encoding="utf-8") as file:
-            run = [*command(step, arguments.out, arguments.pytest)]
+            run = [*command(step, arguments.out, site, own, arguments.pytest)]
             status = subprocess.run(run, env=variables, cwd=ROOT, stdout=file, stderr=subprocess.STDOUT, check=False)
         print(log.read_text(encoding="utf-8", errors="replace")[-6000:])
         print(f"== {step}: exit status {status.returncode}, {time.monotonic() - started:.0f} s", flush=True)

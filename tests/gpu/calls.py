@@ -90,8 +90,9 @@ def _copied(value: Any) -> Any:
         return value
     extent = 1 + sum((size - 1) * stride for size, stride in zip(value.shape, value.stride(), strict=True))
     gaps = float("nan") if value.is_floating_point() else 0
-    buffer = torch.full((max(extent, 0),), gaps, dtype=value.dtype, device=value.device)
-    return buffer.as_strided(value.shape, value.stride()).copy_(value)
+    offset = value.storage_offset() % 16
+    buffer = torch.full((offset + max(extent, 0),), gaps, dtype=value.dtype, device=value.device)
+    return buffer.as_strided(value.shape, value.stride(), offset).copy_(value)
 
 
 def worst(op: str, dtype: str, sample: Sample, got: tuple[torch.Tensor, ...]) -> float:

@@ -10,7 +10,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from calls import DTYPES, IMPLS, Spy, copied, implementation, manager_for, run, sized_samples, worst
+from calls import DTYPES, IMPLS, REGISTRY, Spy, copied, implementation, manager_for, run, sized_samples, worst
 
 from fl_dispatch.ops.spec import Sample
 
@@ -97,3 +97,15 @@ def test_the_shortest_and_the_longest_rows_of_the_cuda_norms_are_right(op: str, 
             sample = Sample(f"{hidden}", obj, (x, other) if residual else (x,))
             got = run(functools.partial(manager.call_op, op), copied(sample))
             assert worst(op, dtype, sample, got) <= 1.0, (dtype, residual)
+
+
+def test_the_approximate_tanh_of_the_hopper_binary_is_still_worth_refusing() -> None:
+    """When this fails, sgl_kernel has become exact enough: lift the refusal, from that version on."""
+    impl = next(impl for impl in REGISTRY.get("gelu_tanh_and_mul") if impl.impl_id == "vendor.cuda")
+    implementation("gelu_and_mul", "vendor.cuda")
+    if torch.cuda.get_device_capability() != (9, 0):
+        pytest.skip("not a Hopper GPU")
+    assert impl.available is not None
+    assert "approximate instruction" in str(impl.available())
+    sample = next(sized_samples("gelu_tanh_and_mul", "float16", 256, 3))
+    assert worst("gelu_tanh_and_mul", "float16", sample, run(impl.fn, sample)) > 1.0

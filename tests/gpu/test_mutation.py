@@ -34,6 +34,8 @@ def test_only_what_is_declared_is_written_to(op: str, impl_id: str, inplace: boo
     manager = manager_for(impl)
     names = REGISTRY.spec(op).parameters[1:]
     for sample in sized_samples(op, "bfloat16", 37, 11):
+        if not (inplace or sample.kwargs):
+            pytest.skip(f"{op} has no argument inplace")
         kwargs = {**sample.kwargs, "inplace": inplace} if sample.kwargs else {}
         views, buffers = zip(*(guarded(tensor) for tensor in sample.args), strict=True)
         fields = {name: guarded(v) for name, v in vars(sample.obj).items() if isinstance(v, torch.Tensor)}

@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from fl_dispatch import ops as ops
     from fl_dispatch.backends import Backend as Backend
+    from fl_dispatch.compiled import compile_refusal as compile_refusal
+    from fl_dispatch.compiled import compiled_call as compiled_call
     from fl_dispatch.config import Config as Config
     from fl_dispatch.config import load_config as load_config
     from fl_dispatch.discovery import VendorRecord as VendorRecord
@@ -48,8 +50,6 @@ if TYPE_CHECKING:
         UnknownOperatorError as UnknownOperatorError,
     )
     from fl_dispatch.manager import OpManager as OpManager
-    from fl_dispatch.opaque import compile_refusal as compile_refusal
-    from fl_dispatch.opaque import compiled_call as compiled_call
     from fl_dispatch.ops.spec import Field as Field
     from fl_dispatch.ops.spec import OpSpec as OpSpec
     from fl_dispatch.ops.spec import Sample as Sample
@@ -124,8 +124,8 @@ _HOME = {
     "Vendor": "vendor",
     "VendorRecord": "discovery",
     "call_op": "runtime",
-    "compile_refusal": "opaque",
-    "compiled_call": "opaque",
+    "compile_refusal": "compiled",
+    "compiled_call": "compiled",
     "default_manager": "runtime",
     "explain": "runtime",
     "format_report": "report",

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a compiled graph runs: traceable implementations as they are, all others as operators of ``torch.library``.
+"""Implementations that Dynamo cannot trace, as operators of ``torch.library``.
 
-Dynamo cannot trace through most kernels' Python (loggers, foreign extensions). Such an implementation becomes an operator
-with a flat signature, ``torch.ops.fl_dispatch.NAME(tensors and scalars of the call..., fields of obj...)``: the layer itself
-cannot enter a graph, so the implementation gets a small stand-in for ``obj`` with exactly the fields of the operator's
-specification. An operator may not return its inputs: what the implementation writes in place is an output by mutation
-only, and the wrapper around the operator returns those arguments in its place.
+Most kernels' Python is such (loggers, foreign extensions). The operator has a flat signature,
+``torch.ops.fl_dispatch.NAME(tensors and scalars of the call..., fields of obj...)``: the layer itself cannot enter a graph,
+so the implementation gets a small stand-in for ``obj`` with exactly the fields of the operator's specification. An
+operator may not return its inputs: what the implementation writes in place is an output by mutation only, and the wrapper
+around the operator returns those arguments in its place.
 
 Eager code does not come here: the operator costs some microseconds a call.
 """
@@ -23,14 +23,13 @@ from typing import Any
 
 import torch
 
-from fl_dispatch import failure
-from fl_dispatch.errors import SelectionError
-from fl_dispatch.limits import check_for, describe_arguments, positional
+from fl_dispatch.limits import describe_arguments
 from fl_dispatch.ops.spec import OpSpec
-from fl_dispatch.site import Site
 from fl_dispatch.types import OpImpl
 
-_LIBRARY = torch.library.Library("fl_dispatch", "FRAGMENT")
+_LIBRARY: Any = torch.library.Library(  # type: ignore[no-untyped-call]  # as torch has it
+    "fl_dispatch", "FRAGMENT"
+)
 _SCHEMA_TYPES: dict[Any, str] = {torch.Tensor: "Tensor", bool: "bool", int: "SymInt", float: "float", str: "str"}
 _INPLACE = "inplace"
 
@@ -60,66 +59,10 @@ class _Variant:
     results: tuple[str | None, ...]
 
 
-def compile_refusal(impl: OpImpl, spec: OpSpec, obj: Any) -> str | None:
-    """Why an implementation cannot be in a compiled graph; None when it can. ``obj`` is the layer it is to serve."""
-    if impl.traceable:
-        return None
-    if impl.reads is None:
-        return (
-            "does not declare which fields of obj it reads, so it cannot be in a compiled graph; "
-            f"declare reads=frozenset({{...}}) out of: {', '.join(field.name for field in spec.fields) or 'nothing'}"
-        )
-    try:
-        _argument_types(spec)
-        _field_types(spec, obj)
-    except TypeError as error:
-        return f"cannot be in a compiled graph: {error}"
-    return None
-
-
-def compiled_form(impl: OpImpl, spec: OpSpec, obj: Any) -> Callable[..., Any]:
-    """The implementation as a function with the standard signature that ``torch.compile`` can trace, for layers like ``obj``.
-
-    Raises:
-        SelectionError: ``compile_refusal`` gives a reason against it.
-    """
-    if impl.traceable:
-        return impl.fn
-    reason = compile_refusal(impl, spec, obj)
-    if reason is not None:
-        raise SelectionError(f"operator {spec.name!r}, implementation {impl.impl_id!r}: {reason}")
-    return _wrapper(impl, spec, obj)
-
-
-def compiled_call(site: Site) -> Callable[..., Any]:
-    """What a graph runs at a bound site: the chosen implementation, and where it declares limits on single calls, the checks
-    and the candidates after it. Nothing is counted, retried or decided in there, and a later change does not reach it.
-    """
-    chosen = site.impl
-    if chosen is None:
-        raise SelectionError(f"operator {site.op_name!r}: the site has not decided yet; call settle() before compiling")
-    spec = site.manager.registry.spec(site.op_name)
-    forms = [(compiled_form(impl, spec, site.obj), check_for(site, impl)) for impl in (chosen, *failure.after(site, chosen))]
-    first, check = forms[0]
-    if check is None:
-        return first
-    candidates = tuple(forms)
-    parameters = spec.parameters
-
-    def checked(*args: Any, **kwargs: Any) -> Any:
-        args, kwargs = positional(parameters, args, kwargs)
-        for form, verdict in candidates:
-            if verdict is None or verdict(args, kwargs) is None:
-                return form(*args, **kwargs)
-        raise SelectionError(f"operator {spec.name!r}: no implementation takes a call of a graph under compilation")
-
-    return checked
-
-
 # -- schema
 
 
-def _argument_types(spec: OpSpec) -> dict[str, tuple[str, bool]]:
+def argument_types(spec: OpSpec) -> dict[str, tuple[str, bool]]:
     """Name to (schema type, optional) of every standard argument but ``obj``; raises TypeError for a type no schema has."""
     hints = typing.get_type_hints(spec.reference)
     found: dict[str, tuple[str, bool]] = {}
@@ -128,12 +71,14 @@ def _argument_types(spec: OpSpec) -> dict[str, tuple[str, bool]]:
         choices = typing.get_args(hint) if isinstance(hint, types.UnionType) else (hint,)
         kinds = [choice for choice in choices if choice is not types.NoneType]
         if len(kinds) != 1 or kinds[0] not in _SCHEMA_TYPES:
-            raise TypeError(f"argument {name!r} of {spec.name} is annotated {hint!r}, which no operator schema can hold")
+            raise TypeError(
+                f"argument {name!r} of {spec.name} is annotated {hint!r}, which no operator schema can hold"
+            )
         found[name] = (_SCHEMA_TYPES[kinds[0]], len(kinds) != len(choices))
     return found
 
 
-def _field_types(spec: OpSpec, obj: Any) -> dict[str, str]:
+def field_types(spec: OpSpec, obj: Any) -> dict[str, str]:
     """Name to schema type of the fields this layer has; those that are None are left out and stay None."""
     found = {}
     for field in spec.fields:
@@ -172,8 +117,8 @@ _variants: dict[str, _Variant] = {}
 
 def _variant(impl: OpImpl, spec: OpSpec, obj: Any, absent: frozenset[str], inplace: bool) -> _Variant:
     """Define the operator of one pattern of given arguments, or find it. The name holds all that its schema depends on."""
-    arguments = {name: kind for name, (kind, _) in _argument_types(spec).items() if name not in absent}
-    fields = _field_types(spec, obj)
+    arguments = {name: kind for name, (kind, _) in argument_types(spec).items() if name not in absent}
+    fields = field_types(spec, obj)
     results = _results(spec, impl, tuple(arguments), inplace)
     mutated = [name for name in results if name is not None]
     letters = dict(zip(mutated, "abcdefgh", strict=False))
@@ -189,7 +134,9 @@ def _variant(impl: OpImpl, spec: OpSpec, obj: Any, absent: frozenset[str], inpla
         run = _body(name, spec, tuple(arguments), tuple(fields), results)
         _LIBRARY.define(name + schema, tags=(torch.Tag.needs_fixed_stride_order,))
         _LIBRARY.impl(name, run, "CompositeExplicitAutograd")
-        torch.library.register_fake(f"fl_dispatch::{name}", _fake(spec, tuple(arguments), tuple(fields), results), lib=_LIBRARY)
+        torch.library.register_fake(
+            f"fl_dispatch::{name}", _fake(spec, tuple(arguments), tuple(fields), results), lib=_LIBRARY
+        )
         _variants[name] = _Variant(getattr(torch.ops.fl_dispatch, name).default, results)
     return _variants[name]
 
@@ -257,11 +204,16 @@ def _fake(
 # -- what graphs call
 
 
-def _wrapper(impl: OpImpl, spec: OpSpec, obj: Any) -> Callable[..., Any]:
+def opaque_form(impl: OpImpl, spec: OpSpec, obj: Any) -> Callable[..., Any]:
+    """The implementation as a function with the standard signature that calls its operator, for layers like ``obj``.
+
+    Raises:
+        TypeError: no schema can hold the operator's arguments or the layer's fields.
+    """
     parameters = spec.parameters[1:]
     standard = [spec.signature.parameters[name].default for name in parameters]
-    optional = tuple(name for name, (_, may_be_none) in _argument_types(spec).items() if may_be_none)
-    fields = tuple(_field_types(spec, obj))
+    optional = tuple(name for name, (_, may_be_none) in argument_types(spec).items() if may_be_none)
+    fields = tuple(field_types(spec, obj))
     defaults = spec.field_defaults
     table = {
         (tuple(name in absent for name in optional), inplace): _variant(impl, spec, obj, absent, inplace)

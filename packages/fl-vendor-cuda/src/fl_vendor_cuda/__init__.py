@@ -21,3 +21,5 @@ def register(registry: OpRegistry) -> None:
 
 #: What the entry point ``cuda`` of ``fl_dispatch.vendors`` gives.
 VENDOR = Vendor(name=NAME, register=register)
+
+__version__ = "0.1.0"

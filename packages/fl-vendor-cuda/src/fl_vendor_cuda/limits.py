@@ -3,7 +3,8 @@
 
 Outside of these limits some kernels raise, and others read wrong memory: they take a pointer and trust it. Each
 predicate is one expression that answers yes; only when it does not is the reason looked for. torch.compile traces them
-too. Nothing here copies: a call that would need a copy is refused, and the next implementation serves it.
+too, all but addresses: Dynamo knows no storage offset, and what a graph hands over begins at aligned addresses. Nothing
+here copies: a call that would need a copy is refused, and the next implementation serves it.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.compiler import is_dynamo_compiling
 
 #: Bytes that a kernel loads at once, from an address that is a multiple of it.
 VECTOR = 16
@@ -19,6 +21,7 @@ VECTOR = 16
 #: supported GPUs that have least (8.6 and 8.9).
 MAX_HIDDEN = 24576
 _HALF = (torch.float16, torch.bfloat16)
+_HALVES = VECTOR // 2
 
 
 def gated_rows(obj: Any, x: Tensor) -> bool | str:
@@ -28,7 +31,7 @@ def gated_rows(obj: Any, x: Tensor) -> bool | str:
         x.is_contiguous()
         and not (x.shape[-1] * size) % (2 * VECTOR)
         and x.numel()
-        and not (x.storage_offset() * size) % VECTOR
+        and (is_dynamo_compiling() or not (x.storage_offset() * size) % VECTOR)
     ):
         return True
     if (x.shape[-1] * size) % (2 * VECTOR):
@@ -43,10 +46,11 @@ def norm_rows(obj: Any, x: Tensor, residual: Tensor | None = None) -> bool | str
         x.is_contiguous()
         and obj.weight.dtype == dtype
         and x.numel()
-        and not (x.storage_offset() * 2) % VECTOR
+        and (residual is None or (residual.dtype == dtype and residual.is_contiguous()))
         and (
-            residual is None
-            or (residual.dtype == dtype and residual.is_contiguous() and not (residual.storage_offset() * 2) % VECTOR)
+            is_dynamo_compiling()
+            # Of two bytes each, or the weight's dtype would have been refused.
+            or not (x.storage_offset() % _HALVES or (residual is not None and residual.storage_offset() % _HALVES))
         )
     ):
         return True
@@ -62,8 +66,10 @@ def norm_layer(obj: Any) -> bool | str:
     weight = obj.weight
     if weight.dtype not in _HALF:
         return f"needs a float16 or bfloat16 weight of x's dtype, obj.weight is {weight.dtype}"
-    if weight.dim() != 1 or not weight.is_contiguous() or (weight.storage_offset() * 2) % VECTOR:
-        return f"needs a contiguous weight at a multiple of {VECTOR} bytes"
+    if weight.dim() != 1 or not weight.is_contiguous():
+        return "needs a contiguous weight [hidden_size]"
+    if not is_dynamo_compiling() and weight.storage_offset() % _HALVES:
+        return f"needs a weight that begins at a multiple of {VECTOR} bytes"
     if len(weight) > MAX_HIDDEN:
         return f"hidden sizes up to {MAX_HIDDEN}, obj.weight has {len(weight)}"
     return True
@@ -119,6 +125,6 @@ def _layout_fault(name: str, tensor: Tensor) -> bool | str:
         return f"needs at least one element, {name} is {list(tensor.shape)}"
     if not tensor.is_contiguous():
         return f"needs contiguous tensors, {name} has strides {list(tensor.stride())} for {list(tensor.shape)}"
-    if (tensor.storage_offset() * tensor.element_size()) % VECTOR:
+    if not is_dynamo_compiling() and (tensor.storage_offset() * tensor.element_size()) % VECTOR:
         return f"needs tensors that begin at a multiple of {VECTOR} bytes, {name} does not"
     return True

@@ -50,6 +50,13 @@ def missing(*names: str) -> str | None:
     return f"{described()}, here with torch {torch.__version__}, has no function {' and no '.join(absent)}"
 
 
+def has_fast_math() -> bool:
+    """Whether the binary for this GPU is the one for Hopper, which alone is built with approximate arithmetic."""
+    import torch
+
+    return torch.cuda.get_device_capability() == (9, 0)
+
+
 def distribution() -> tuple[str, str]:
     """Name and version of the installed distribution."""
     for name in DISTRIBUTIONS:

@@ -9,7 +9,7 @@ from typing import Any
 from vllm.v1.worker.cpu_worker import CPUWorker
 
 
-class CpuWorker(CPUWorker):  # type: ignore[misc]  # vLLM ships no types
+class CpuWorker(CPUWorker):
     """As vLLM's, without a pool of device memory."""
 
     def _maybe_get_memory_pool_context(self, tag: str) -> Any:

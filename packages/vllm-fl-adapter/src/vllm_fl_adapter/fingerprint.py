@@ -32,14 +32,24 @@ def fingerprint(manager: OpManager, config: Config) -> str:
         "white": config.oot_whitelist and sorted(config.oot_whitelist),
         "black": sorted(config.oot_blacklist),
         "device": manager.device_type,
-        "candidates": {name: [_candidate(c) for c in manager.select(name).candidates] for name in manager.registry.op_names()},
+        "candidates": {
+            name: [_candidate(c) for c in manager.select(name).candidates] for name in manager.registry.op_names()
+        },
     }
     return hashlib.sha256(json.dumps(content, sort_keys=True, default=str).encode()).hexdigest()[:16]
 
 
 def _candidate(candidate: Any) -> list[str]:
     impl = candidate.impl
-    said = [impl.impl_id, candidate.accepted, candidate.reason, impl.registered_by, impl.traceable, impl.mutates, impl.dtypes]
+    said = [
+        impl.impl_id,
+        candidate.accepted,
+        candidate.reason,
+        impl.registered_by,
+        impl.traceable,
+        impl.mutates,
+        impl.dtypes,
+    ]
     said += [impl.reads, sorted(impl.honours.items())]
     return [*map(_text, said), _code(impl.fn)]
 

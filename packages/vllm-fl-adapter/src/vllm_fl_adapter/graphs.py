@@ -23,6 +23,7 @@ class CompiledModule:
 
     @property
     def name(self) -> str:
+        """Its class."""
         return type(self.module).__name__
 
     def state(self) -> str:

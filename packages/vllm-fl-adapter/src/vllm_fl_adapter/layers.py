@@ -130,7 +130,9 @@ def _refuse_in_trace(layer: Any) -> None:
     import torch
 
     if torch.compiler.is_compiling():
-        raise SeamError(f"vLLM compiles {type(layer).__name__} before vllm-fl-adapter could bind it to an implementation")
+        raise SeamError(
+            f"vLLM compiles {type(layer).__name__} before vllm-fl-adapter could bind it to an implementation"
+        )
 
 
 def _two_ways(eager: Forward, traced: Forward, site: Site) -> Forward:

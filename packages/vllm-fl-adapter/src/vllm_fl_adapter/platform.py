@@ -18,7 +18,7 @@ _CLASSES = FACTS.classes
 _Base: Any = resolve_obj_by_qualname(_CLASSES.get("vllm.platform", "vllm.platforms.interface.Platform"))
 
 
-class DispatchPlatform(_Base):  # type: ignore[misc]  # known when the process starts
+class DispatchPlatform(_Base):
     """Out of tree to vLLM, whatever it is built on: its layers ask for ``forward_oot``."""
 
     _enum = PlatformEnum.OOT

@@ -36,7 +36,7 @@ class Replacement:
         """vLLM calls this while it constructs the layer, which has no field yet."""
         ours = type(self)
         # What vLLM would run without us, asked now: its configuration is only there while a model is built.
-        self.__class__ = self.fl_vllm_class  # type: ignore[assignment]  # and back
+        self.__class__ = self.fl_vllm_class
         native = self.dispatch_forward(*args, **kwargs)
         self.__class__ = ours
         self.fl_binder.constructed(self, native)

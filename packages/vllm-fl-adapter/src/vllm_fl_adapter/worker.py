@@ -53,7 +53,9 @@ def attach(worker: Any) -> None:
     """Follow one worker through its start-up."""
     here = installed()
     if here is None:
-        raise SeamError("vllm-fl-adapter's hook ran in a process that never loaded the plug-in; reinstall vllm-fl-adapter")
+        raise SeamError(
+            "vllm-fl-adapter's hook ran in a process that never loaded the plug-in; reinstall vllm-fl-adapter"
+        )
     start = WorkerStart(worker, here)
     for method, before, after in (
         ("load_model", start.before_load, start.after_load),

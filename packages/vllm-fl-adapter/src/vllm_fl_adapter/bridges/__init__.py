@@ -7,7 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from vllm_fl_adapter.bridges.activation import BRIDGES as _ACTIVATION
-from vllm_fl_adapter.bridges.bridge import Bridge, Forward as Forward
+from vllm_fl_adapter.bridges.bridge import Bridge as Bridge
+from vllm_fl_adapter.bridges.bridge import Forward as Forward
 from vllm_fl_adapter.bridges.norm import BRIDGES as _NORM
 from vllm_fl_adapter.bridges.rotary import BRIDGES as _ROTARY
 
