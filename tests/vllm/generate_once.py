@@ -21,11 +21,12 @@ def main() -> None:
     logprobs = [
         [step[token].logprob for token, step in zip(output.token_ids, output.logprobs, strict=True)] for output in outputs
     ]
-    Path(job["result"]).write_text(json.dumps({"tokens": tokens, "logprobs": logprobs}), encoding="utf-8")
-    if job["calls_per_forward"]:
-        forwards = sum(map(len, tokens))
-        # The worker writes its report twice a second, and is killed at the end.
-        wait_for_report(Path(job["report"]), {op: calls * forwards for op, calls in job["calls_per_forward"].items()})
+    forwards = sum(map(len, tokens))
+    # The worker writes its report twice a second, and is killed at the end.
+    counts = {op: calls * forwards for op, calls in job["calls_per_forward"].items()}
+    report = wait_for_report(Path(job["report"]), counts)
+    answer = {"tokens": tokens, "logprobs": logprobs, "report": report}
+    Path(job["result"]).write_text(json.dumps(answer), encoding="utf-8")
 
 
 if __name__ == "__main__":  # vLLM spawns its workers

@@ -50,7 +50,7 @@ ENGINE: dict[str, Any] = {
 
 @dataclass(frozen=True)
 class Run:
-    """What one engine did. ``report`` is the worker process's; None when it never wrote one."""
+    """What one engine did; None what it did not come to. ``report`` is the worker process's, while the engine was up."""
 
     tokens: list[list[int]] | None
     logprobs: list[list[float]] | None
@@ -147,14 +147,10 @@ def generate(
         timeout=START_TIMEOUT,
         check=False,
     )
-    written, result = folder / "report.rank0.json", folder / "result.json"
+    result = folder / "result.json"
     answer = json.loads(result.read_text(encoding="utf-8")) if result.exists() else {}
     return Run(
-        tokens=answer.get("tokens"),
-        logprobs=answer.get("logprobs"),
-        report=json.loads(written.read_text(encoding="utf-8")) if written.exists() else None,
-        log=process.stdout,
-        status=process.returncode,
+        answer.get("tokens"), answer.get("logprobs"), answer.get("report"), process.stdout, process.returncode
     )
 
 

@@ -49,7 +49,7 @@ class Step:
 
 
 STEPS = (
-    Step("dev", ("tests/unit", "tests/property", "tests/tools"), needs_model=False),
+    Step("dev", ("tests/unit", "tests/property", "tests/tools", "tests/gpu"), needs_model=False),
     Step("sglang-0.5.23", ("tests/unit/ops", "tests/sglang")),
     Step("sglang-0.5.17", ("tests/sglang/test_bridges.py", "tests/sglang/test_serving.py")),
     Step(

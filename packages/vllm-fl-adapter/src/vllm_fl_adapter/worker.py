@@ -60,6 +60,7 @@ def attach(worker: Any) -> None:
     for method, before, after in (
         ("load_model", start.before_load, start.after_load),
         ("compile_or_warm_up_model", None, start.after_warm_up),
+        ("shutdown", start.before_shutdown, None),
     ):
         if not hasattr(worker, method):
             raise SeamError(
@@ -70,14 +71,15 @@ def attach(worker: Any) -> None:
 
 
 def _around(
-    original: Callable[..., Any], before: Callable[[], None] | None, after: Callable[[], None]
+    original: Callable[..., Any], before: Callable[[], None] | None, after: Callable[[], None] | None
 ) -> Callable[..., Any]:
     @functools.wraps(original)
     def wrapped(*args: Any, **kwargs: Any) -> Any:
         if before is not None:
             before()
         result = original(*args, **kwargs)
-        after()
+        if after is not None:
+            after()
         return result
 
     return wrapped
@@ -142,6 +144,11 @@ class WorkerStart:
             self._report.fact("graphs", describe(self._compiled))
         if any(site.graphs for compiled in self._compiled for site in compiled.sites) or self._captures():
             self._manager.freeze("vLLM's compiled or captured graph")
+
+    def before_shutdown(self) -> None:
+        """The last word of the report: soon the layers are gone that it tells of."""
+        if self._report is not None:
+            self._report.stop()
 
     def _captures(self) -> bool:
         """Whether vLLM captured device graphs."""
