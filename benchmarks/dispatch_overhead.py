@@ -201,7 +201,7 @@ def main() -> None:
     calls = measure(arguments.rounds)
     imports = None if arguments.without_import else import_time()
     figures = json.dumps({"calls": calls, "import": imports}, indent=1)
-    print(figures if arguments.json else table(calls, imports))  # noqa: T201  (a command-line tool)
+    print(figures if arguments.json else table(calls, imports))
 
 
 if __name__ == "__main__":

@@ -34,6 +34,7 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as folder:
         # A user's own path wins; read when SGLang loads the plug-in, in this process and in its workers.
         path = Path(os.environ.setdefault("SGLANG_FL_REPORT", f"{folder}/report.json"))
+        print("starting SGLang, which takes one to three minutes ...", flush=True)
         with running_engine(model) as engine:
             sampling = {"temperature": 0, "max_new_tokens": 32}
             prompts = [prompt["prompt_ids"] for prompt in reference["prompts"]]
@@ -41,7 +42,11 @@ def main() -> int:
             forwards = sum(output["meta_info"]["completion_tokens"] for output in outputs)
             wanted = {op: calls * forwards for op, calls in CALLS_PER_FORWARD.items()}
             # The scheduler writes its report twice a second, and is killed at shutdown.
-            report = wait_for_report(path.with_name(f"{path.stem}.rank0{path.suffix}"), wanted)
+            written = path.with_name(f"{path.stem}.rank0{path.suffix}")
+            try:
+                report = wait_for_report(written, wanted)
+            except TimeoutError:  # other counts than wanted: shown below
+                report = wait_for_report(written)
 
     for output, prompt in zip(outputs, reference["prompts"], strict=True):
         print(f"\n--- prompt of {len(prompt['prompt_ids'])} tokens ->{output['text']}")

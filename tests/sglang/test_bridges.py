@@ -4,11 +4,16 @@
 from __future__ import annotations
 
 import copy
+import gc
+import importlib
 import os
+import pickle
+import weakref
 from typing import Any
 
 import pytest
 import torch
+from torch._dynamo.testing import CompileCounter
 
 from fl_dispatch import default_manager
 
@@ -247,3 +252,50 @@ def test_torch_compile_mode_uses_sglangs_native_method_and_comes_back(loaded: An
         layer.leave_torch_compile()
         layer(x)
     assert site.calls == 1
+
+
+def test_seam_that_answers_with_sglangs_own_method_is_noticed(loaded: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    module, _, name = loaded.seam.owner.rpartition(".")
+    owner = getattr(importlib.import_module(module), name)
+    hooked = vars(owner)[loaded.seam.method]
+    monkeypatch.setattr(owner, loaded.seam.method, hooked.__wrapped__)
+    problem = loaded.binder.settle_layer(norm())
+    assert problem == f"RMSNorm was never asked about at {loaded.seam.target}"
+
+
+def test_decided_layer_is_not_kept_alive(loaded: Any) -> None:
+    for make in (norm, rotary, lambda: norm(fp32_residual=True)):
+        layer = make()
+        settled(loaded, layer)
+        gone = weakref.ref(layer)
+        del layer
+        gc.collect()
+        assert gone() is None
+
+
+def test_pickled_layer_comes_back_with_sglangs_own_method(loaded: Any, x: torch.Tensor) -> None:
+    layer = norm()
+    settled(loaded, layer)
+    twin = pickle.loads(pickle.dumps(layer))
+    with torch.no_grad():
+        assert torch.equal(twin(x), native(layer, x))
+
+
+def test_deep_copy_of_a_decided_layer_passes_the_check(loaded: Any) -> None:
+    layer = norm()
+    settled(loaded, layer)
+    assert loaded.binder.settle_layer(copy.deepcopy(layer)) is None
+
+
+def test_counted_layer_compiles_into_one_graph(loaded: Any, x: torch.Tensor) -> None:
+    layers = torch.nn.ModuleList([norm(), norm()])
+    for layer in layers:
+        settled(loaded, layer)
+    counter = CompileCounter()
+    step = torch.compile(
+        lambda y: layers[1]._forward_method(layers[0]._forward_method(y)), backend=counter, fullgraph=True
+    )
+    with torch.no_grad():
+        for _ in range(5):
+            step(x)
+    assert counter.frame_count == 1

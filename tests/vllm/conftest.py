@@ -16,7 +16,6 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 from vllm_engine import install_plugin
 
-
 #: Those that look at vLLM's layers only.
 WITHOUT_MODEL = {"test_layers.py"}
 

@@ -15,11 +15,13 @@ def main() -> None:
     llm = LLM(**job["engine"])
     sampling = SamplingParams(temperature=0, max_tokens=job["new_tokens"], logprobs=0)
     outputs = [
-        llm.generate([{"prompt_token_ids": prompt}], sampling, use_tqdm=False)[0].outputs[0] for prompt in job["prompts"]
+        llm.generate([{"prompt_token_ids": prompt}], sampling, use_tqdm=False)[0].outputs[0]
+        for prompt in job["prompts"]
     ]
     tokens = [list(output.token_ids) for output in outputs]
     logprobs = [
-        [step[token].logprob for token, step in zip(output.token_ids, output.logprobs, strict=True)] for output in outputs
+        [step[token].logprob for token, step in zip(output.token_ids, output.logprobs, strict=True)]
+        for output in outputs
     ]
     forwards = sum(map(len, tokens))
     # The worker writes its report twice a second, and is killed at the end.

@@ -42,9 +42,7 @@ def entries(folder: Path) -> set[str]:
     return {path.name for path in (folder / "cache" / "torch_compile_cache" / "torch_aot_compile").iterdir()}
 
 
-def test_compiled_in_pieces_as_on_a_device(
-    tmp_path: Path, plugin: Callable[[str], Path], two_layers: Path
-) -> None:
+def test_compiled_in_pieces_as_on_a_device(tmp_path: Path, plugin: Callable[[str], Path], two_layers: Path) -> None:
     """The vendor's own platform (facts in its ``Vendor`` value) lets vLLM compile and cache as it does on devices."""
     run = runner(tmp_path, plugin, two_layers, {"PIECEWISE_CPU": "1"})
     first = run("doubled")

@@ -20,6 +20,7 @@ from vllm.model_executor.layers.layernorm import GemmaRMSNorm, RMSNorm
 from vllm.plugins import load_general_plugins
 
 import vllm_fl_adapter
+from fl_dispatch import SeamError, default_manager
 from vllm_fl_adapter import plugin, versions
 from vllm_fl_adapter.replacements import Replacement
 
@@ -42,6 +43,7 @@ REPLACED = {"RMSNorm", "GemmaRMSNorm", "SiluAndMul", "GeluAndMul", *ROTARY}
 def loaded() -> None:
     """As vLLM does it."""
     load_general_plugins()
+    default_manager().count_calls()  # as with VLLM_FL_REPORT
 
 
 @contextlib.contextmanager
@@ -244,7 +246,7 @@ def test_layers_with_a_forward_of_their_own_are_named_as_left() -> None:
 def test_an_unsupported_version_stops_with_the_tested_range(version: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(plugin, "_installed", None)
     monkeypatch.setattr(plugin, "installed_version", lambda: version)
-    with pytest.raises(vllm_fl_adapter.plugin.SeamError, match=versions.tested_range()):
+    with pytest.raises(SeamError, match=versions.tested_range()):
         vllm_fl_adapter.load_plugin()
 
 

@@ -85,16 +85,13 @@ def ran(report: Mapping[str, Any]) -> set[tuple[str, str, str, int, int, int]]:
 def eager_rows(implementations: Mapping[str, str], forwards: int) -> set[tuple[str, str, str, int, int, int]]:
     """What ``ran`` must be when each operator is served by one implementation in every call of an eager engine."""
     return {
-        (op, impl, CLASSES[op], LAYERS[op], CALLS_PER_FORWARD[op] * forwards, 0)
-        for op, impl in implementations.items()
+        (op, impl, CLASSES[op], LAYERS[op], CALLS_PER_FORWARD[op] * forwards, 0) for op, impl in implementations.items()
     }
 
 
 def compiled_rows(implementations: Mapping[str, str]) -> set[tuple[str, str, str, int, int, int]]:
     """The same for a compiled engine: every site is once in the one graph, and no call runs outside of it."""
-    return {
-        (op, impl, CLASSES[op], LAYERS[op], 0, CALLS_PER_FORWARD[op]) for op, impl in implementations.items()
-    }
+    return {(op, impl, CLASSES[op], LAYERS[op], 0, CALLS_PER_FORWARD[op]) for op, impl in implementations.items()}
 
 
 def environment(settings: Mapping[str, str], plugins: Sequence[Path] = ()) -> dict[str, str]:
@@ -149,9 +146,7 @@ def generate(
     )
     result = folder / "result.json"
     answer = json.loads(result.read_text(encoding="utf-8")) if result.exists() else {}
-    return Run(
-        answer.get("tokens"), answer.get("logprobs"), answer.get("report"), process.stdout, process.returncode
-    )
+    return Run(answer.get("tokens"), answer.get("logprobs"), answer.get("report"), process.stdout, process.returncode)
 
 
 def serve(folder: Path, settings: Mapping[str, str], *options: str, prompts: int = 2) -> Run:
@@ -174,7 +169,9 @@ def serve(folder: Path, settings: Mapping[str, str], *options: str, prompts: int
         address = _when_healthy(f"http://127.0.0.1:{port}", process, log)
         tokens = [_complete(address, prompt) for prompt in PROMPTS[:prompts]]
         forwards = sum(map(len, tokens))
-        calls = {op: count * forwards for op, count in CALLS_PER_FORWARD.items()} if "--enforce-eager" in options else None
+        calls = (
+            {op: count * forwards for op, count in CALLS_PER_FORWARD.items()} if "--enforce-eager" in options else None
+        )
         report = wait_for_report(folder / "report.rank0.json", calls)
     finally:
         process.terminate()

@@ -87,7 +87,7 @@ def _run(name: str, command: Sequence[str]) -> int:
         raise ToolError(f"nothing to run; write: fl.py run {name} -- COMMAND")
     env = named(name)
     ensure(env)
-    variables = env.variables({"OMP_NUM_THREADS": "1"})
+    variables = env.variables({"OMP_NUM_THREADS": "1"}, keep_settings=True)
     os.chdir(ROOT)
     sys.stdout.flush()
     # Takes this process's place, so that the command has the terminal and its own exit status.

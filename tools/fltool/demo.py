@@ -24,4 +24,6 @@ def run_demo(arguments: Sequence[str] = ()) -> int:
     ensure(env)
     model = ensure_model()
     command = [str(env.python), str(SCRIPT), "--model", str(model), *arguments]
-    return run_shown(command, environment=env.variables({"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}))
+    return run_shown(
+        command, environment=env.variables({"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}, keep_settings=True)
+    )

@@ -69,22 +69,24 @@ class Environment:
         folders = sorted(path.parent for path in PACKAGES.glob("*/pyproject.toml") if (path.parent / "src").is_dir())
         return [folder for folder in folders if folder.name not in self.excluded_packages]
 
-    def variables(self, extra: Mapping[str, str] | None = None) -> dict[str, str]:
+    def variables(self, extra: Mapping[str, str] | None = None, *, keep_settings: bool = False) -> dict[str, str]:
         """Environment variables of an activated shell, without what leaks in from the user's."""
-        result = clean_environment(extra)
+        result = clean_environment(extra, keep_settings=keep_settings)
         result["VIRTUAL_ENV"] = str(self.folder)
         result["PATH"] = f"{self.folder / 'bin'}:{result.get('PATH', '/usr/bin:/bin')}"
         return result
 
 
-_NO_VLLM = frozenset({"vllm-fl-adapter"})
-_NO_SGLANG = frozenset({"sglang-fl"})
+# No environment here has a GPU: installed, the CUDA vendor would only be one more line of reasons in every listing.
+_NO_DEVICE = frozenset({"fl-vendor-cuda"})
+_NO_VLLM = _NO_DEVICE | {"vllm-fl-adapter"}
+_NO_SGLANG = _NO_DEVICE | {"sglang-fl"}
 _SGLANG_PROBE = "from sglang.srt.layers.layernorm import RMSNorm"
 _VLLM_PROBE = "from vllm.model_executor.layers.layernorm import RMSNorm"
 ENVIRONMENTS = {
     env.name: env
     for env in (
-        Environment("dev", "import torch"),
+        Environment("dev", "import torch", _NO_DEVICE),
         Environment("sglang-0.5.23", _SGLANG_PROBE, _NO_VLLM, torchvision_shim=True),
         Environment("sglang-0.5.17", _SGLANG_PROBE, _NO_VLLM, torchvision_shim=True),
         Environment("vllm-0.32", _VLLM_PROBE, _NO_SGLANG, metadata_only=("vllm-metadata",)),

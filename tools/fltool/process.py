@@ -42,13 +42,14 @@ class CommandFailed(ToolError):
 
 
 def clean_environment(
-    extra: Mapping[str, str] | None = None, *, base: Mapping[str, str] | None = None
+    extra: Mapping[str, str] | None = None, *, base: Mapping[str, str] | None = None, keep_settings: bool = False
 ) -> dict[str, str]:
     """The environment variables for a child process.
 
     Args:
         extra: set on top.
         base: what to start from; the tool's own environment when None.
+        keep_settings: leave the engines' and our own settings in, for commands that a user runs with them.
 
     Returns:
         base without the variables that would leak into tests, with a usable HOME.
@@ -57,7 +58,8 @@ def clean_environment(
     result = {
         name: value
         for name, value in source.items()
-        if name not in LEAKING_NAMES and not name.startswith(LEAKING_PREFIXES)
+        if (keep_settings and (name == "USE_FLAGGEMS" or name.startswith(LEAKING_PREFIXES)))
+        or (name not in LEAKING_NAMES and not name.startswith(LEAKING_PREFIXES))
     }
     if not result.get("HOME"):
         # pip, Hugging Face and Triton keep caches there; without one they write to the root of the file system.

@@ -79,7 +79,7 @@ def test_with_undeclared_mutation_a_failure_is_an_error_that_names_everything(pr
         "  called with (Layer, float32[3, 8]@cpu)\n"
         "  not passed on to another implementation: it does not declare what it mutates, so the inputs may be damaged; "
         "mutates=frozenset() says that it does not\n"
-        "  hint: deny it for this operator with per_op, or deny_vendors, and report the trace above to its vendor"
+        "  hint: go on without it by per_op, for example silu_and_mul=reference, and report the trace above to its vendor"
     )
     assert isinstance(caught.value.__cause__, RuntimeError)
 
@@ -172,7 +172,12 @@ def test_when_every_candidate_fails_each_reason_is_listed(manager, impl, failing
 def test_a_declared_mutation_is_named(manager, impl, failing, layer, x):
     one = impl(op="rms_norm", run=failing(), mutates={"x", "residual"})
     with pytest.raises(OpExecutionError, match="it declares that it mutates residual, x, so the inputs may be damaged"):
-        manager(one).call_op("rms_norm", layer, x)
+        manager(one).call_op("rms_norm", layer, x, x.clone())
+
+
+def test_a_failure_where_a_declared_mutation_cannot_have_happened_is_passed_on(manager, impl, failing, layer, x):
+    one = impl(op="rms_norm", run=failing(), mutates={"x", "residual"})
+    assert torch.isfinite(manager(one).call_op("rms_norm", layer, x)).all()
 
 
 def test_the_second_candidates_failure_is_judged_by_its_own_declaration(manager, impl, failing, layer, x):

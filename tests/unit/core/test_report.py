@@ -2,6 +2,9 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 import threading
 import time
 
@@ -116,8 +119,8 @@ def test_the_table_shows_choice_reason_and_what_was_passed_over(report, bind):
     assert report(rank=1, role="scheduler", left=lambda: left).table().splitlines() == [
         "fl-dispatch on engine 1.0, scheduler rank 1, cpu",
         "operator      layer class  layers  implementation     why                                       passed over",
-        "------------  -----------  ------  -----------------  ----------------------------------------  ----------------",  # noqa: E501  (a table)
-        "silu_and_mul  Silu         2       vendor.a           first able in the order, by token vendor  vendor.b: no SDK",  # noqa: E501  (a table)
+        "------------  -----------  ------  -----------------  ----------------------------------------  ----------------",
+        "silu_and_mul  Silu         2       vendor.a           first able in the order, by token vendor  vendor.b: no SDK",
         "rms_norm      RMSNorm      1       (framework's own)  no weight                                 -",
     ]
 
@@ -244,9 +247,9 @@ def test_the_thread_survives_a_disk_that_fails_for_a_while(report, bind, monkeyp
 def test_waiting_ends_with_the_last_state(report, bind):
     bind(calls=2)
     path = report().write()
-    with pytest.raises(TimeoutError, match=r"wanted {'silu_and_mul': 3}, have {'silu_and_mul': 2} after 0.1 s"):
+    with pytest.raises(TimeoutError, match=r"wanted {'silu_and_mul': 3}, it has {'silu_and_mul': 2} after 0.1 s"):
         wait_for_report(path, {"silu_and_mul": 3}, timeout=0.1)
-    with pytest.raises(TimeoutError, match="have no report"):
+    with pytest.raises(TimeoutError, match="there is no report"):
         wait_for_report(path.with_name("nothing.json"), timeout=0.1)
 
 
@@ -269,3 +272,36 @@ def test_writing_while_layers_come_and_go_is_safe(report, one, make_layer):
     stop.set()
     thread.join()
     assert errors == []
+
+
+def test_a_second_live_process_with_the_same_rank_gets_a_file_of_its_own(tmp_path, manager, impl, layer):
+    path = tmp_path / "report.json"
+    other = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
+    try:
+        (tmp_path / "report.rank0.json").write_text(json.dumps({"pid": other.pid, "operators": []}))
+        built = manager(impl("a"))
+        site = built.bind("silu_and_mul", layer)
+        written = Report(built, "test 1", load_config("FL_DISPATCH_", {"FL_DISPATCH_REPORT": str(path)})).write()
+    finally:
+        other.kill()
+        other.wait()
+    assert site.impl is not None
+    assert written == tmp_path / f"report.rank0.pid{os.getpid()}.json"
+    assert json.loads(written.read_text())["pid"] == os.getpid()
+
+
+def test_the_file_of_a_process_that_ended_is_taken_over(tmp_path, manager, impl):
+    ended = subprocess.Popen([sys.executable, "-c", ""])
+    ended.wait()
+    (tmp_path / "report.rank0.json").write_text(json.dumps({"pid": ended.pid, "operators": []}))
+    settings = {"FL_DISPATCH_REPORT": str(tmp_path / "report.json")}
+    assert (
+        Report(manager(impl("a")), "test 1", load_config("FL_DISPATCH_", settings)).write()
+        == tmp_path / "report.rank0.json"
+    )
+
+
+def test_a_folder_is_no_path_of_a_report(tmp_path, manager, impl):
+    config = load_config("FL_DISPATCH_", {"FL_DISPATCH_REPORT": str(tmp_path)})
+    with pytest.raises(ConfigError, match=r"FL_DISPATCH_REPORT: .* is a folder; give the path of a file"):
+        Report(manager(impl("a")), "test 1", config).keep_writing()

@@ -62,3 +62,30 @@ def test_a_malformed_field_is_named(fields, message):
     given = {"kind": BackendImplKind.VENDOR, "fn": fn, "vendor": "acme", **fields}
     with pytest.raises(TypeError, match=rf"OpImpl\(silu_and_mul, vendor.acme\): {message}"):
         OpImpl("silu_and_mul", "vendor.acme", **given)
+
+
+@pytest.mark.parametrize(
+    ("declared", "message"),
+    [
+        ({"priority": "100"}, "priority must be an int, not '100'"),
+        ({"impl_id": 5}, "impl_id must be a non-empty string, not 5"),
+        ({"vendor": "a,b"}, "vendor must be a name without blanks, commas"),
+        ({"available": True}, "available must be callable, not True"),
+        ({"supports": "x"}, "supports must be callable, not 'x'"),
+        ({"mutates": True}, "mutates must be a collection of names, not True"),
+        ({"honours": None}, "honours must map fields to collections of values, not None"),
+        ({"honours": {"cast_x_before_out_mul": True}}, "honours must map fields to collections of values"),
+    ],
+)
+def test_malformed_declaration_is_refused_where_it_is_made(declared, message):
+    fields = {"op_name": "silu_and_mul", "impl_id": "vendor.a", "kind": BackendImplKind.VENDOR, "vendor": "a"}
+    with pytest.raises(TypeError, match=message):
+        OpImpl(**{**fields, "fn": lambda obj, x: x, **declared})
+
+
+def test_async_function_is_no_implementation():
+    async def fn(obj, x):
+        return x
+
+    with pytest.raises(TypeError, match="fn is an async function"):
+        OpImpl("silu_and_mul", "vendor.a", BackendImplKind.VENDOR, fn, vendor="a")

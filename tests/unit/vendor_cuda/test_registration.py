@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import tomllib
@@ -47,7 +48,11 @@ def test_registering_imports_no_sgl_kernel_and_touches_no_device():
         "import sys, torch, fl_vendor_cuda; from fl_dispatch import OpRegistry; fl_vendor_cuda.register(OpRegistry()); "
         "print('sgl_kernel' in sys.modules, torch.cuda.is_initialized())"
     )
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120, check=True)
+    path = os.pathsep.join(filter(None, sys.path))  # with the code in place, wherever this process has it from
+    environ = {**os.environ, "PYTHONPATH": path}
+    done = subprocess.run(
+        [sys.executable, "-c", program], env=environ, capture_output=True, text=True, timeout=120, check=True
+    )
     assert done.stdout.split() == ["False", "False"]
 
 

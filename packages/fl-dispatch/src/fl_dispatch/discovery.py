@@ -103,7 +103,9 @@ def _load(registry: OpRegistry, policy: SelectionPolicy, point: EntryPoint, take
     except RegistrationError as error:
         added = _count(registry) - before
         return record("partial" if added else "broken", str(error), traceback.format_exc(), added)
-    except (Exception, SystemExit) as error:  # noqa: BLE001  (a vendor may raise anything; it is kept)
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:  # noqa: BLE001  (a vendor may raise anything, extension modules also panics; it is kept)
         added = _count(registry) - before
         reason = f"{type(error).__name__}: {error}".splitlines()[0]
         return record("partial" if added else "broken", reason, traceback.format_exc(), added)

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import functools
+import inspect
 import sys
 from collections.abc import Callable
 from typing import Any
@@ -46,20 +47,30 @@ class Availability:
     """What the availability probes said. Each is asked once, where operators run."""
 
     def __init__(self) -> None:
-        self._answers: dict[Callable[[], Any], str | None] = {}
+        # By identity, as a probe need not be hashable; bound methods are made anew at each access, so they are kept.
+        self._answers: list[tuple[Callable[[], Any], str | None]] = []
 
     def reason_against(self, impl: OpImpl) -> str | None:
         """None when the implementation can be used in this process, else why not."""
         probe = impl.available
         if probe is None:
             return None
-        if probe not in self._answers:
-            self._answers[probe] = unavailable_reason(probe)
-        return self._answers[probe]
+        for known, answer in self._answers:
+            if known is probe or _same_method(known, probe):
+                return answer
+        answer = unavailable_reason(probe)
+        self._answers.append((probe, answer))
+        return answer
 
     def forget(self) -> None:
         """Ask again."""
         self._answers.clear()
+
+
+def _same_method(one: Any, other: Any) -> bool:
+    """Bound methods of one object: the same probe, though each access makes a new one."""
+    owner = getattr(one, "__self__", None)
+    return owner is not None and owner is getattr(other, "__self__", None) and one.__func__ is other.__func__
 
 
 def unavailable_reason(probe: Callable[[], Any]) -> str | None:
@@ -69,6 +80,9 @@ def unavailable_reason(probe: Callable[[], Any]) -> str | None:
         answer = probe()
         if isinstance(answer, str) and answer:
             return answer
+        if inspect.isawaitable(answer):
+            getattr(answer, "close", lambda: None)()
+            return "its availability probe is an async function, which nobody awaits"
         if answer:  # also NumPy's True, or a device count
             return None
         explain = getattr(owner, "unavailable_reason", None)

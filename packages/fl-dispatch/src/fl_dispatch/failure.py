@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from fl_dispatch.errors import FLDispatchError, NotSupported, OpArgumentError, OpExecutionError, SelectionError
 from fl_dispatch.facts import tracing_or_capturing
 from fl_dispatch.limits import check_for, describe_arguments, dtype_of, positional
+from fl_dispatch.ops.spec import OpSpec
 from fl_dispatch.types import OpImpl
 
 if TYPE_CHECKING:
@@ -132,20 +133,38 @@ def _judge(site: Site, impl: OpImpl, error: Exception, args: tuple[Any, ...], kw
             "it does not declare what it mutates, so the inputs may be damaged; "
             "mutates=frozenset() says that it does not"
         )
-    elif not not_supported and impl.mutates:
-        stop = f"it declares that it mutates {', '.join(sorted(impl.mutates))}, so the inputs may be damaged"
+    elif not not_supported and (
+        written := may_have_written(impl, site.manager.registry.spec(site.op_name), args, kwargs)
+    ):
+        stop = f"it declares that it mutates {', '.join(sorted(written))}, so the inputs may be damaged"
     if stop is not None:
         raise OpExecutionError(
             f"{where} failed with {type(error).__name__}: {error}\n"
             f"  called with ({call})\n"
             f"  not passed on to another implementation: {stop}\n"
-            f"  hint: deny it for this operator with per_op, or deny_vendors, and report the trace above to its vendor"
+            f"  hint: go on without it by per_op, for example {site.op_name}=reference, and report the trace above to its vendor"
         ) from error
+
+
+def may_have_written(impl: OpImpl, spec: OpSpec, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> frozenset[str]:
+    """The arguments of one call that an implementation with declared mutations may have written to.
+
+    An operator with several writable arguments writes only where all are given (``rms_norm`` without a residual writes
+    nothing), and nothing with ``inplace=False``.
+    """
+    given = {**dict(zip(spec.parameters, args, strict=False)), **kwargs}
+    if given.get("inplace") is False or any(given.get(name) is None for name in spec.may_mutate):
+        return frozenset()
+    return impl.mutates or frozenset()
 
 
 def _is_out_of_memory(error: Exception) -> bool:
     # Devices other than CUDA say it in words only.
-    return isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError" or "out of memory" in str(error)
+    return (
+        isinstance(error, MemoryError)
+        or type(error).__name__ == "OutOfMemoryError"
+        or "out of memory" in str(error).lower()
+    )
 
 
 def _is_lost_device(error: Exception) -> bool:

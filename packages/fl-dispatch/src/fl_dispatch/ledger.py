@@ -10,6 +10,9 @@ from fl_dispatch.types import OpImpl
 #: Failures in a row, over all sites, after which an implementation is demoted for one operator and dtype.
 DEMOTE_AFTER = 3
 
+#: Reasons kept apart for one implementation of one operator.
+DISTINCT_REASONS = 9
+
 # Operator, implementation, dtype.
 Key = tuple[str, str, str]
 
@@ -68,11 +71,16 @@ class FailureLedger:
         ]
 
     def note(self, impl: OpImpl, reason: str) -> bool:
-        """Count a reason; True the first time, when it is worth a log line."""
+        """Count a reason; True the first time, when it is worth a log line.
+
+        A reason may hold what differs from call to call (a number of tokens): from the tenth one on they are one.
+        """
         key = (impl.op_name, impl.impl_id, reason)
         with self._lock:
+            if key not in self._notes and sum(known[:2] == key[:2] for known in self._notes) >= DISTINCT_REASONS:
+                key = (*key[:2], "other reasons")
             self._notes[key] = self._notes.get(key, 0) + 1
-            return self._notes[key] == 1
+            return self._notes[key] == 1 and key[2] != "other reasons"
 
     def reset(self) -> tuple[dict[Key, int], dict[Key, str]]:
         """Forget streaks and demotions; returns them for ``restore``."""

@@ -52,6 +52,7 @@ class Report:
         self._left = left
         self._facts: dict[str, Any] = {}
         self._written: str | None = None
+        self._claimed: tuple[str, Path] | None = None
         self._stop: threading.Event | None = None
         self._lock = threading.Lock()
 
@@ -133,20 +134,34 @@ class Report:
 
     def path_for(self, path: str) -> Path:
         """The file of this process: the rank goes before the suffix, ``report.json`` to ``report.rank0.json``."""
-        base = Path(path)
+        base = Path(path).expanduser()
+        if not base.name or base.is_dir():
+            where = self._config.origins.get("report", "report")
+            raise ConfigError(
+                f"{where}: {path!r} is a folder; give the path of a file, for example {path.rstrip('/')}/report.json"
+            )
         return base.with_name(f"{base.stem}.rank{self.rank}{base.suffix or '.json'}")
+
+    def _claim(self, path: str) -> Path:
+        """The file of this process, once and for all: where another live process has it, our process id goes into the name."""
+        if self._claimed is None or self._claimed[0] != path:
+            target = self.path_for(path)
+            target.parent.mkdir(parents=True, exist_ok=True)
+            if not _claim_file(target):
+                target = target.with_name(f"{target.stem}.pid{os.getpid()}{target.suffix}")
+            self._claimed = (path, target)
+        return self._claimed[1]
 
     def write(self, path: str | None = None) -> Path | None:
         """Write the file now, if a path is set and something changed; a reader never sees half of it."""
         path = path or self._config.report
         if path is None:
             return None
-        target = self.path_for(path)
         content = json.dumps(self.as_dict(), indent=1, default=str)
         with self._lock:
-            if content == self._written:
+            target = self._claim(path)
+            if content == self._written and target.exists():
                 return target
-            target.parent.mkdir(parents=True, exist_ok=True)
             scratch = target.with_name(f".{target.name}.{os.getpid()}")
             scratch.write_text(content, encoding="utf-8")
             scratch.replace(target)
@@ -188,6 +203,35 @@ class Report:
         self.write()
 
 
+def _claim_file(target: Path) -> bool:
+    """Make the file ours; False when it belongs to another process that lives (a replica with the same rank)."""
+    mark = json.dumps({"pid": os.getpid(), "operators": []})
+    for _ in range(20):
+        try:
+            with target.open("x", encoding="utf-8") as file:
+                file.write(mark)
+        except FileExistsError:
+            try:
+                owner = json.loads(target.read_text(encoding="utf-8"))["pid"]
+            except (OSError, ValueError, KeyError, TypeError):
+                time.sleep(0.01)  # another process is just writing its mark
+                continue
+            if owner != os.getpid() and _lives(owner):
+                return False
+        return True
+    return True  # no report at all: left there by something else
+
+
+def _lives(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except (PermissionError, OverflowError):
+        return True
+    return True
+
+
 def wait_for_report(path: Path, calls: Mapping[str, int] | None = None, timeout: float = 10.0) -> dict[str, Any]:
     """Read a report, waiting until it exists and, when ``calls`` is given, until those operators have that many calls.
 
@@ -195,7 +239,7 @@ def wait_for_report(path: Path, calls: Mapping[str, int] | None = None, timeout:
         TimeoutError: it did not come to that in time; the message shows the last state.
     """
     deadline = time.monotonic() + timeout
-    seen: dict[str, int] = {}
+    seen: dict[str, int] | None = None
     while True:
         if path.exists():
             report: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
@@ -205,7 +249,8 @@ def wait_for_report(path: Path, calls: Mapping[str, int] | None = None, timeout:
             if all(seen.get(op, 0) >= count for op, count in (calls or {}).items()):
                 return report
         if time.monotonic() > deadline:
-            raise TimeoutError(f"{path}: wanted {dict(calls or {})}, have {seen or 'no report'} after {timeout} s")
+            have = "there is no report" if seen is None else f"it has {seen or 'no call of any operator'}"
+            raise TimeoutError(f"{path}: wanted {dict(calls or {})}, {have} after {timeout} s")
         time.sleep(0.05)
 
 

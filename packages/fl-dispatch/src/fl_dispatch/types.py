@@ -4,7 +4,8 @@
 from __future__ import annotations
 
 import enum
-from collections.abc import Callable, Mapping
+import inspect
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -87,8 +88,25 @@ class OpImpl:
             raise TypeError(f"{self}: kind must be a BackendImplKind, not {self.kind!r}")
         if not callable(self.fn):
             raise TypeError(f"{self}: fn must be callable, not {self.fn!r}")
+        if inspect.iscoroutinefunction(self.fn):
+            raise TypeError(f"{self}: fn is an async function; an operator returns its result")
+        for name in ("op_name", "impl_id"):
+            if not isinstance(getattr(self, name), str) or not getattr(self, name):
+                raise TypeError(f"{self}: {name} must be a non-empty string, not {getattr(self, name)!r}")
         if self.kind is BackendImplKind.VENDOR and not self.vendor:
             raise TypeError(f"{self}: kind=VENDOR needs vendor=NAME")
+        # What a vendor wrote need not be what the annotations say.
+        vendor: object = self.vendor
+        priority: object = self.priority
+        honours: object = self.honours
+        if vendor is not None and (not isinstance(vendor, str) or set(vendor) & set(", |;=+")):
+            # It has to be possible to name it in a list of vendors and in an order of tokens.
+            raise TypeError(f"{self}: vendor must be a name without blanks, commas or |;=+, not {self.vendor!r}")
+        if priority is not None and (not isinstance(priority, int) or isinstance(priority, bool)):
+            raise TypeError(f"{self}: priority must be an int, not {self.priority!r}")
+        for name in ("available", "supports", "supports_layer"):
+            if getattr(self, name) is not None and not callable(getattr(self, name)):
+                raise TypeError(f"{self}: {name} must be callable, not {getattr(self, name)!r}")
         if self.priority is None:
             object.__setattr__(self, "priority", int(_DEFAULT_PRIORITY[self.kind]))
         if self.available is None:
@@ -97,11 +115,17 @@ class OpImpl:
             value = getattr(self, name)
             if isinstance(value, str):
                 raise TypeError(f"{self}: {name} must be a collection of names, not the string {value!r}")
+            if value is not None and not isinstance(value, Iterable):
+                raise TypeError(f"{self}: {name} must be a collection of names, not {value!r}")
             if value is not None:
                 words = (str(word).removeprefix("torch.") for word in value) if name == "dtypes" else value
                 object.__setattr__(self, name, frozenset(words))
         if self.min_arch is not None and not _is_arch(self.min_arch):
             raise TypeError(f"{self}: min_arch must be (major, minor), not {self.min_arch!r}")
+        if not isinstance(honours, Mapping) or any(
+            isinstance(values, str) or not isinstance(values, Iterable) for values in honours.values()
+        ):
+            raise TypeError(f"{self}: honours must map fields to collections of values, not {self.honours!r}")
         object.__setattr__(self, "honours", {key: frozenset(values) for key, values in self.honours.items()})
 
     def __str__(self) -> str:

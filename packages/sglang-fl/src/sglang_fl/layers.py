@@ -34,7 +34,8 @@ class LayerBinder:
         self._manager = manager
         self._config = config
         self._seam = seam
-        #: Every layer the seam asked about and the forward we answered with; how a skipped seam is noticed.
+        #: Every layer the seam asked about and the function we answered with; how a skipped seam is noticed. Not the
+        #: method, which would hold the layer.
         self._answers: weakref.WeakKeyDictionary[Any, Forward] = weakref.WeakKeyDictionary()
         #: (operator, layer class, reason) of layers that stay with SGLang, counted by layer.
         self._left: weakref.WeakKeyDictionary[Any, tuple[str, str, str]] = weakref.WeakKeyDictionary()
@@ -50,25 +51,27 @@ class LayerBinder:
                 self._left[layer] = (reason.operator, type(layer).__name__, reason.text)
             return native
         answer = self._bind(layer, bridge, native) if self._seam.lazy else self._deferred(layer, bridge, native)
-        self._answers[layer] = answer
+        self._answers[layer] = _function(answer)
         return answer
 
     def _deferred(self, layer: Any, bridge: Bridge, native: Forward) -> Forward:
         """For a seam that asks before the layer has its fields: bind when the model is loaded, or on the first call."""
 
+        own_method = _unbound(native)
+
         def first_call(layer: Any, *args: Any, **kwargs: Any) -> Any:
             return settle(layer)(*args, **kwargs)
 
         def settle(layer: Any) -> Forward:
-            forward = self._bind(layer, bridge, native)
-            self._answers[layer] = forward
+            forward = self._bind(layer, bridge, MethodType(own_method, layer))
+            self._answers[layer] = _function(forward)
             # Only where the layer still points at us: compile modes swap the method for a while.
             if getattr(layer._forward_method, "__func__", None) is first_call:
                 layer._forward_method = forward
             return forward
 
         first_call.settle = settle  # type: ignore[attr-defined]  # how settle_layer finds it
-        return MethodType(first_call, layer)
+        return _method_of(layer, first_call, native)
 
     def _bind(self, layer: Any, bridge: Bridge, native: Forward) -> Forward:
         op_name = bridge.operator(layer)
@@ -77,8 +80,7 @@ class LayerBinder:
             self._left[layer] = (op_name, type(layer).__name__, reason)
             return native
         site = self._manager.bind(op_name, layer, label=type(layer).__name__)
-        # A method and not a closure over the layer: a deep copy of the layer then has its own.
-        return MethodType(tolerant(bridge, bridge.make(layer, site, _unbound(native)), native), layer)
+        return _method_of(layer, tolerant(bridge, bridge.make(layer, site, _unbound(native)), native), native)
 
     # -- after the model is built
 
@@ -90,15 +92,18 @@ class LayerBinder:
                 self._left[layer] = (reason.operator, type(layer).__name__, reason.text)
             return None
         current = layer._forward_method
-        if current is None:
+        undecided = current is None
+        if undecided:
             current = layer._forward_method = layer._resolve_forward_method()
         settle = getattr(current, "settle", None)
         if settle is not None:
             current = settle(layer)
         answer = self._answers.get(layer)
-        if answer is not None and (answer is current or layer in self._left):
+        if answer is not None and (answer is _function(current) or layer in self._left):
             return None
-        if answer is None and not self._seam.lazy:
+        if answer is None and getattr(_function(current), "dispatched_by_fl", False):
+            return None  # a deep copy of a layer that was decided
+        if answer is None and (undecided or not self._seam.lazy):
             return f"{type(layer).__name__} was never asked about at {self._seam.target}"
         if self._pinned(layer, current):
             self._left[layer] = (
@@ -118,6 +123,21 @@ class LayerBinder:
     def left(self) -> list[tuple[str, str, str]]:
         """(operator, layer class, reason) of every live layer that stays with SGLang."""
         return list(self._left.values())
+
+
+def _method_of(layer: Any, function: Forward, native: Forward) -> Forward:
+    """Our function as the layer's method.
+
+    A method and not a closure over the layer: a deep copy of the layer then has its own. It goes by the name of the method
+    whose place it takes: pickled, a bound method is its object and its name, so a layer read back elsewhere runs SGLang's own.
+    """
+    function.__name__ = getattr(native, "__name__", "forward_native")
+    function.dispatched_by_fl = True  # type: ignore[attr-defined]  # functions take any attribute
+    return MethodType(function, layer)
+
+
+def _function(method: Forward) -> Forward:
+    return getattr(method, "__func__", method)
 
 
 def _unbound(method: Forward) -> Forward:

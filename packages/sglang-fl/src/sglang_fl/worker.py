@@ -43,7 +43,7 @@ def after_load_model(result: Any, runner: Any, *args: Any, **kwargs: Any) -> Non
         raise SeamError("sglang-fl's hook ran in a process that never loaded the plug-in; reinstall sglang-fl")
     default_manager().configure(device_type=str(runner.device))
     settle_model(runner.model, here)
-    publish(here)
+    publish(here, runner.server_args)
 
 
 def settle_model(model: Any, here: Installed) -> None:
@@ -61,7 +61,7 @@ def settle_model(model: Any, here: Installed) -> None:
         )
 
 
-def publish(here: Installed) -> Report:
+def publish(here: Installed, server_args: Any) -> Report:
     """Print the table and start writing the report file."""
     global _report
     if _report is None:
@@ -70,17 +70,29 @@ def publish(here: Installed) -> Report:
             default_manager(), framework, here.config, rank=_rank(), role="scheduler", left=here.binder.left
         )
         _report.fact("seam", here.seam.target)
-    forced = os.environ.get("SGLANG_FORCE_FUSED_OP_BACKEND")
-    if forced:
-        _report.fact("bypassed_by", f"SGLANG_FORCE_FUSED_OP_BACKEND={forced}")
-        logger.warning(
-            "SGLANG_FORCE_FUSED_OP_BACKEND=%s makes SGLang go round the dispatcher; unset it to use sglang-fl", forced
-        )
+    bypass = _bypass(server_args)
+    if bypass is not None:
+        _report.fact("bypassed_by", bypass)
+        if here.config.policy.strict:
+            raise SeamError(
+                f"strict, and {bypass} makes SGLang go round the dispatcher; leave it out, or turn strict off"
+            )
+        logger.warning("%s makes SGLang go round the dispatcher; leave it out to have the table in effect", bypass)
     if not _report.rows():
         logger.warning("no layer of this model is served through fl-dispatch; the table says why")
     logger.info("\n%s", _report.table())
     _report.keep_writing()
     return _report
+
+
+def _bypass(server_args: Any) -> str | None:
+    """The setting of SGLang that makes it run its own methods whatever the seam answered."""
+    forced = os.environ.get("SGLANG_FORCE_FUSED_OP_BACKEND")
+    if forced:
+        return f"SGLANG_FORCE_FUSED_OP_BACKEND={forced}"
+    if getattr(server_args, "enable_torch_compile", False):
+        return "--enable-torch-compile (native methods in the graphs that it compiles)"
+    return None
 
 
 def _rank() -> int:

@@ -54,6 +54,8 @@ def _install() -> Installed:
     config = load_config(PREFIX, operator_aliases=OPERATOR_ALIASES)
     manager = default_manager()
     manager.configure(policy=config.policy)
+    if config.report is not None:
+        manager.count_calls()
 
     from vllm_fl_adapter.replacements import register_all
     from vllm_fl_adapter.worker import hook_workers

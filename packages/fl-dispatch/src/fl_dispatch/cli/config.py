@@ -43,7 +43,7 @@ def run(args: argparse.Namespace) -> tuple[str, int]:
     rows = []
     for key, entry in in_force.items():
         assert isinstance(entry, dict)  # as_dict gives value and origin of each
-        rows.append((_variable(choice.prefix, key), str(entry["from"]), in_variable_form(entry["value"])))
+        rows.append((_variable(choice.prefix, key), str(entry["from"]), _shown(entry)))
     return settings.headline(choice) + "\n\n" + columns(("setting", "from", "value"), rows), 0
 
 
@@ -62,6 +62,13 @@ def reference(prefix: str) -> list[dict[str, Any]]:
     meaning = "Off: FlagGems is not even imported. Read by FlagGems too, so it has no prefix."
     rows.append({"variable": USE_FLAGGEMS, "key": None, "form": "flag", "default": "1", "meaning": meaning})
     return rows
+
+
+def _shown(entry: Mapping[str, Any]) -> str:
+    """A list that was set to be empty is not the same as one that was not set."""
+    if entry["value"] == [] and entry["from"] != "built-in":
+        return "none"
+    return in_variable_form(entry["value"])
 
 
 def in_variable_form(value: Any) -> str:

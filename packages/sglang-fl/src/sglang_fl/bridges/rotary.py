@@ -12,20 +12,23 @@ from sglang_fl.bridges.bridge import Bridge, Forward
 def _forward(layer: Any, site: Site, native: Forward) -> Forward:
     head_size = layer.head_size
     interleaved = not layer.is_neox_style
-    cache = cos = sin = None
+    cache = layer._buffers["cos_sin_cache"]
+    # One value, so that another thread never sees a cache with the halves of another one.
+    split = (cache, *cache.chunk(2, dim=-1))
 
     def dispatched(
         layer: Any, positions: Any, query: Any, key: Any, offsets: Any = None, fused_set_kv_buffer_arg: Any = None
     ) -> Any:
-        nonlocal cache, cos, sin
+        nonlocal split
         if fused_set_kv_buffer_arg is not None or key is None or positions.dim() != 1:
             return native(layer, positions, query, key, offsets, fused_set_kv_buffer_arg)
+        cache, cos, sin = split
         # Straight from the dictionary: nn.Module looks an attribute that is a buffer up the slow way.
         current = layer._buffers["cos_sin_cache"]
         if current is not cache:
             # Views, split again only when SGLang grew, moved or cast its cache.
-            cache = current
-            cos, sin = cache.chunk(2, dim=-1)
+            cos, sin = current.chunk(2, dim=-1)
+            split = (current, cos, sin)
         if offsets is not None:
             positions = positions + offsets
         tokens = positions.shape[0]

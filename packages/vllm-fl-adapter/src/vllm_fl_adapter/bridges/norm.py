@@ -14,9 +14,9 @@ _MODULE = "vllm.model_executor.layers.layernorm"
 
 def _eager(layer: Any, site: Site, native: Forward) -> Forward:
     def forward(self: Any, x: Any, residual: Any = None) -> Any:
-        site.calls += 1
+        fn = site.fn
         try:
-            return site.fn(self, x, residual)
+            return fn(self, x, residual)
         except Exception as error:  # noqa: BLE001  (the guard: judged in recover)
             return site.recover(error, self, x, residual)
 

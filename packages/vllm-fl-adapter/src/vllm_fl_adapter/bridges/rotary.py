@@ -29,9 +29,9 @@ def _eager(layer: Any, site: Site, native: Forward) -> Forward:
         tokens = positions.shape[0]
         q = query.view(tokens, -1, head_size)
         k = key.view(tokens, -1, head_size)
-        site.calls += 1
+        fn = site.fn
         try:
-            q, k = site.fn(self, q, k, cos, sin, positions, interleaved, True)
+            q, k = fn(self, q, k, cos, sin, positions, interleaved, True)
         except Exception as error:  # noqa: BLE001  (the guard: judged in recover)
             q, k = site.recover(error, self, q, k, cos, sin, positions, interleaved, True)
         return q.reshape(query.shape), k.reshape(key.shape)

@@ -6,4 +6,4 @@ def rms_norm_my_old_chip(obj, x: torch.Tensor, residual: torch.Tensor | None = N
     summed = x.float() if residual is None else x.float() + residual.float()
     scale = torch.rsqrt(summed.square().mean(-1, keepdim=True) + obj.variance_epsilon)
     normed = (summed * scale * obj.weight).to(x.dtype)
-    return normed if residual is None else (normed, summed.to(residual.dtype))
+    return normed if residual is None else (normed, summed.to(x.dtype))
