@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -14,7 +15,7 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from vllm_engine import install_plugin
+from vllm_engine import PROMPTS, environment, install_plugin
 
 #: Those that look at vLLM's layers only.
 WITHOUT_MODEL = {"test_layers.py"}
@@ -72,3 +73,19 @@ def two_layers(tmp_path_factory: pytest.TempPathFactory) -> Path:
                     tensors[name] = stored.get_tensor(name)
     save_file(tensors, folder / "model.safetensors", {"format": "pt"})
     return folder
+
+
+@pytest.fixture(scope="session")
+def two_layers_tokens(two_layers: Path) -> list[list[int]]:
+    """What Hugging Face transformers generates with it, in a process of its own: the reference of those two layers."""
+    program = (
+        "import json, sys, torch, transformers\n"
+        "model = transformers.AutoModelForCausalLM.from_pretrained(sys.argv[1], dtype=torch.float32)\n"
+        "for prompt in json.loads(sys.argv[2]):\n"
+        "    ids = torch.tensor([prompt])\n"
+        "    out = model.generate(ids, attention_mask=torch.ones_like(ids), do_sample=False, max_new_tokens=32)\n"
+        "    print('TOKENS', json.dumps(out[0, len(prompt):].tolist()))\n"
+    )
+    command = [sys.executable, "-c", program, str(two_layers), json.dumps(PROMPTS[:2])]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, env=environment({}))
+    return [json.loads(line.removeprefix("TOKENS")) for line in done.stdout.splitlines() if line.startswith("TOKENS")]

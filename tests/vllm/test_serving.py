@@ -39,21 +39,33 @@ def way(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
 
-def _run(folder: Path, way: str, settings: dict[str, str], *, eager: bool) -> Run:
-    if way == "http":
-        return serve(folder, settings, *(["--enforce-eager"] if eager else []))
-    return generate(folder, settings, enforce_eager=eager, counted=tuple(CALLS_PER_FORWARD) if eager else ())
-
-
 @pytest.fixture(scope="module")
 def eager_run(platform: str, way: str, tmp_path_factory: pytest.TempPathFactory) -> Run:
-    return _run(tmp_path_factory.mktemp(f"eager-{platform}-{way}"), way, PLATFORMS[platform][0], eager=True)
+    folder = tmp_path_factory.mktemp(f"eager-{platform}-{way}")
+    settings = PLATFORMS[platform][0]
+    if way == "http":
+        return serve(folder, settings, eager=True)
+    return generate(folder, settings, enforce_eager=True, counted=tuple(CALLS_PER_FORWARD))
 
 
 @pytest.fixture(scope="module")
-def compiled_run(platform: str, way: str, cache: dict[str, str], tmp_path_factory: pytest.TempPathFactory) -> Run:
+def compiled_run(
+    platform: str,
+    way: str,
+    cache: dict[str, str],
+    two_layers: Path,
+    two_layers_tokens: list[list[int]],
+    tmp_path_factory: pytest.TempPathFactory,
+) -> tuple[Run, int, list[list[int]]]:
+    """The run, the number of the model's layers, and the tokens wanted.
+
+    The whole model, which compiles for minutes, once on each platform and once each way; its first two layers otherwise.
+    """
+    whole = (platform, way) in {("builtin", "offline"), ("ours", "http")}
     folder = tmp_path_factory.mktemp(f"compiled-{platform}-{way}")
-    return _run(folder, way, {**cache, **PLATFORMS[platform][0]}, eager=False)
+    model = None if whole else two_layers
+    run = (serve if way == "http" else generate)(folder, {**cache, **PLATFORMS[platform][0]}, model=model)
+    return (run, 30, WANTED[:2]) if whole else (run, 2, two_layers_tokens)
 
 
 def test_eager_engine_calls_the_dispatched_operators_and_gives_the_tokens_of_hugging_face(
@@ -72,11 +84,12 @@ def test_eager_engine_calls_the_dispatched_operators_and_gives_the_tokens_of_hug
 
 
 def test_compiled_engine_has_the_dispatched_operators_in_its_graph_and_gives_the_tokens_of_hugging_face(
-    compiled_run: Run, platform: str
+    compiled_run: tuple[Run, int, list[list[int]]], platform: str
 ) -> None:
-    assert compiled_run.tokens == WANTED[:2], compiled_run.log[-4000:]
-    assert compiled_run.ran() == compiled_rows(REFERENCE)
-    report = compiled_run.report
+    run, layers, wanted = compiled_run
+    assert run.tokens == wanted, run.log[-4000:]
+    assert run.ran() == compiled_rows(REFERENCE, layers)
+    report = run.report
     assert report is not None
     assert report["counts"].startswith("graph_sites: bound sites in compiled graphs")
     assert report["compilation"] == "DYNAMO_TRACE_ONCE"  # what vLLM makes of its default on a CPU, with Inductor

@@ -89,9 +89,11 @@ def eager_rows(implementations: Mapping[str, str], forwards: int) -> set[tuple[s
     }
 
 
-def compiled_rows(implementations: Mapping[str, str]) -> set[tuple[str, str, str, int, int, int]]:
+def compiled_rows(implementations: Mapping[str, str], layers: int = 30) -> set[tuple[str, str, str, int, int, int]]:
     """The same for a compiled engine: every site is once in the one graph, and no call runs outside of it."""
-    return {(op, impl, CLASSES[op], LAYERS[op], 0, CALLS_PER_FORWARD[op]) for op, impl in implementations.items()}
+    sites = {"rms_norm": 2 * layers + 1, "rotary_embedding": layers, "silu_and_mul": layers}
+    instances = {**sites, "rotary_embedding": 1}
+    return {(op, impl, CLASSES[op], instances[op], 0, sites[op]) for op, impl in implementations.items()}
 
 
 def environment(settings: Mapping[str, str], plugins: Sequence[Path] = ()) -> dict[str, str]:
@@ -149,15 +151,19 @@ def generate(
     return Run(answer.get("tokens"), answer.get("logprobs"), answer.get("report"), process.stdout, process.returncode)
 
 
-def serve(folder: Path, settings: Mapping[str, str], *options: str, prompts: int = 2) -> Run:
+def serve(
+    folder: Path, settings: Mapping[str, str], *, model: Path | None = None, eager: bool = False, prompts: int = 2
+) -> Run:
     """``vllm serve`` and an OpenAI client; the report is what the worker wrote while the server was up."""
     folder.mkdir(exist_ok=True)
+    name = str(model or os.environ["FL_TEST_MODEL"])
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
     command = [
-        str(Path(sys.executable).parent / "vllm"), "serve", os.environ["FL_TEST_MODEL"], "--host", "127.0.0.1", "--port",
-        str(port), *(part for key, value in ENGINE.items() for part in (f"--{key.replace('_', '-')}", str(value))), *options,
+        str(Path(sys.executable).parent / "vllm"), "serve", name, "--host", "127.0.0.1", "--port",
+        str(port), *(part for key, value in ENGINE.items() for part in (f"--{key.replace('_', '-')}", str(value))),
+        *(["--enforce-eager"] if eager else []),
     ]  # fmt: skip
     environ = environment({"VLLM_FL_REPORT": str(folder / "report.json"), **settings})
     log = folder / "log"
@@ -167,11 +173,9 @@ def serve(folder: Path, settings: Mapping[str, str], *options: str, prompts: int
     report = None
     try:
         address = _when_healthy(f"http://127.0.0.1:{port}", process, log)
-        tokens = [_complete(address, prompt) for prompt in PROMPTS[:prompts]]
+        tokens = [_complete(address, name, prompt) for prompt in PROMPTS[:prompts]]
         forwards = sum(map(len, tokens))
-        calls = (
-            {op: count * forwards for op, count in CALLS_PER_FORWARD.items()} if "--enforce-eager" in options else None
-        )
+        calls = {op: count * forwards for op, count in CALLS_PER_FORWARD.items()} if eager else None
         report = wait_for_report(folder / "report.rank0.json", calls)
     finally:
         process.terminate()
@@ -191,10 +195,10 @@ def _when_healthy(address: str, process: subprocess.Popen[bytes], log: Path) -> 
     raise TimeoutError(log.read_text(errors="replace")[-4000:])
 
 
-def _complete(address: str, prompt: list[int]) -> list[int]:
+def _complete(address: str, model: str, prompt: list[int]) -> list[int]:
     """The tokens of one completion, by OpenAI's protocol; token ids are vLLM's addition to it."""
     body = {
-        "model": os.environ["FL_TEST_MODEL"],
+        "model": model,
         "prompt": prompt,
         "temperature": 0,
         "max_tokens": 32,
