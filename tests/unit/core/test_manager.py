@@ -399,3 +399,16 @@ def test_counting_cannot_begin_under_a_graph(one, layer):
     with pytest.raises(FrozenSelectionError, match="whether calls are counted cannot change any more"):
         one.count_calls()
     assert site.fn is site.impl.fn
+
+
+def test_a_policy_that_one_site_cannot_follow_changes_no_site(manager, impl, make_layer):
+    built = manager(impl("a"), impl("b"), impl("a", op="gelu_and_mul"))
+    layers = [make_layer() for _ in range(12)]
+    # Whatever the order in which sites are decided anew, most of them could follow.
+    sites = [built.bind("silu_and_mul", layer) for layer in layers[:6]]
+    sites += [built.bind("gelu_and_mul", layers[6])]
+    sites += [built.bind("silu_and_mul", layer) for layer in layers[7:]]
+    before = [(site.impl, site.fn) for site in sites]
+    with pytest.raises(SelectionError):
+        built.configure(policy=SelectionPolicy(prefer="vendor:b", strict=True))
+    assert [(site.impl, site.fn) for site in sites] == before
