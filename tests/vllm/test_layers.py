@@ -37,6 +37,8 @@ ROTARY = {
     "YaRNScalingRotaryEmbedding",
 }
 REPLACED = {"RMSNorm", "GemmaRMSNorm", "SiluAndMul", "GeluAndMul", *ROTARY}
+#: In earlier versions only.
+REPLACED_IN_SOME = {"TeleChat3RoPEScaledRotaryEmbedding"}
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -78,7 +80,8 @@ def reason(layer: Any) -> str:
 
 
 def test_exactly_the_classes_that_map_to_an_operator_are_replaced() -> None:
-    assert {name for name, klass in op_registry_oot.items() if issubclass(klass, Replacement)} == REPLACED
+    found = {name for name, klass in op_registry_oot.items() if issubclass(klass, Replacement)}
+    assert found - REPLACED_IN_SOME == REPLACED
 
 
 def test_loading_again_changes_nothing() -> None:
