@@ -14,7 +14,7 @@ from fltool.paths import MODEL, REPORTS, ROOT
 from fltool.process import ToolError, run_shown
 
 LINT_TIMEOUT = 600.0
-TEST_TIMEOUT = 1500.0
+TEST_TIMEOUT = 2700.0
 
 # Commands of the environment dev. Each is one check of the step `lint`.
 LINTERS = (("ruff", "check", "."), ("ruff", "format", "--check", "."), ("mypy",), ("lint-imports", "--no-logo"))
