@@ -11,12 +11,14 @@ import ast
 import os
 import subprocess
 import sys
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from fltool.paths import PACKAGES, ROOT
+from fltool.suite import source_folders
 
 CORE = "fl_dispatch"
 PUBLIC = {CORE, f"{CORE}.backends", f"{CORE}.ops", f"{CORE}.testing", f"{CORE}.types"}
@@ -165,3 +167,10 @@ def test_old_in_tree_paths_may_re_export_anything_of_the_core(core: Path) -> Non
     assert (
         violations("sglang_fl.dispatch.manager", "from fl_dispatch.manager import X", {CORE, "sglang_fl"}, core) == []
     )
+
+
+def test_import_linter_reads_exactly_the_packages_that_have_code() -> None:
+    """It stops, and checks nothing, at a package that it cannot find; one that it is not told of is not checked."""
+    settings = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    reachable = {path.name for folder in source_folders() for path in folder.iterdir() if path.name in SOURCES}
+    assert set(settings["tool"]["importlinter"]["root_packages"]) == reachable == set(SOURCES)
