@@ -112,7 +112,11 @@ def _lint() -> tuple[str, Counts, float]:
     for linter in LINTERS:
         print(f"\n== lint: {' '.join(linter)}", flush=True)
         command = [str(env.folder / "bin" / linter[0]), *linter[1:]]
-        status = run_shown(command, environment=env.variables({"PYTHONPATH": ":".join(map(str, source_folders()))}), timeout=LINT_TIMEOUT)
+        status = run_shown(
+            command,
+            environment=env.variables({"PYTHONPATH": ":".join(map(str, source_folders()))}),
+            timeout=LINT_TIMEOUT,
+        )
         counts += Counts(failed=1) if status else Counts(passed=1)
     return "lint", counts, time.monotonic() - started
 
