@@ -258,3 +258,43 @@ def test_the_hash_that_names_cached_graphs_depends_on_the_fingerprint() -> None:
 
     one, same, other = (VllmConfig(additional_config={"fl_dispatch": value}) for value in ("a", "a", "b"))
     assert aot_compile_hash_factors(one) == aot_compile_hash_factors(same) != aot_compile_hash_factors(other)
+
+
+@pytest.fixture
+def ir_provider() -> Any:
+    """Bound as in a worker whose order of providers names ours."""
+    from types import SimpleNamespace
+
+    pytest.importorskip("vllm.ir", reason="this vLLM has no vllm.ir")
+    orders = SimpleNamespace(rms_norm=["fl", "native"], fused_add_rms_norm=["fl", "native"])
+    provider = ours().ir_provider
+    assert provider.register() is None
+    provider.bind(SimpleNamespace(kernel_config=SimpleNamespace(ir_op_priority=orders)))
+    return provider
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+def test_the_ir_provider_is_bit_equal_to_vllm(dtype: torch.dtype, ir_provider: Any) -> None:
+    from vllm.ir import ops
+
+    x, residual, weight = torch.randn(5, 64, dtype=dtype), torch.randn(5, 64, dtype=dtype), torch.randn(64, dtype=dtype)
+    for function, arguments in (
+        (ops.rms_norm, (x, weight, 1e-5)),
+        (ops.fused_add_rms_norm, (x, residual, weight, 1e-5)),
+    ):
+        with function.set_priority(["native"]):
+            wanted = function(*arguments)
+        with function.set_priority(["fl", "native"]):
+            assert function.dispatch(*arguments).provider == "fl"
+            got = function(*arguments)
+        assert torch.equal(torch.stack([*got]), torch.stack([*wanted]))
+    assert {name: site.calls for name, site in ir_provider._sites.items()} == {"rms_norm": 1, "fused_add_rms_norm": 1}
+
+
+def test_the_ir_provider_leaves_calls_outside_the_contract_to_the_next(ir_provider: Any) -> None:
+    from vllm.ir import ops
+
+    x = torch.randn(5, 64)
+    with ops.rms_norm.set_priority(["fl", "native"]):
+        assert ops.rms_norm.dispatch(x, None, 1e-5).provider == "native"
+        assert ops.rms_norm.dispatch(x, torch.ones(64), 1e-5, 32).provider == "native"

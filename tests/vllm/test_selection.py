@@ -25,7 +25,7 @@ def vendor_run(plugin: Plugin, tmp_path_factory: pytest.TempPathFactory) -> Run:
         {"VLLM_FL_PREFER": "vendor,reference", "VLLM_FL_DENY_VENDORS": "wrong_numbers"},
         plugins=[plugin("my-chip"), plugin("wrong-numbers")],
         enforce_eager=True,
-        counted=tuple(CALLS_PER_FORWARD),
+        counted=CALLS_PER_FORWARD,
     )
 
 
@@ -46,7 +46,7 @@ def test_a_planted_wrong_norm_changes_the_tokens(plugin: Plugin, tmp_path: Path)
         {**ONE_PROCESS, "VLLM_FL_PER_OP": "rms_norm=vendor"},
         plugins=[plugin("wrong-numbers")],
         enforce_eager=True,
-        counted=tuple(CALLS_PER_FORWARD),
+        counted=CALLS_PER_FORWARD,
     )
     assert run.tokens is not None, run.log[-4000:]
     assert run.tokens != WANTED[:2]
@@ -116,3 +116,26 @@ def test_black_list_and_custom_ops_leave_layers_to_vllm_and_the_report_says_so(
     left = {(row["operator"], row["layers"]): row["reason"] for row in run.report["left_to_framework"]}
     assert left["silu_and_mul", 2] == "in the black list (VLLM_FL_OOT_BLACKLIST)"
     assert "-rms_norm in custom_ops" in left["rms_norm", 5]
+
+
+IR_ORDER = {"rms_norm": ["fl", "native"], "fused_add_rms_norm": ["fl", "native"]}
+
+
+@pytest.mark.parametrize("eager", [True, False], ids=["eager", "compiled"])
+def test_norms_left_to_vllm_are_served_through_vllm_ir_where_its_order_names_us(
+    eager: bool, two_layers: Path, two_layers_tokens: list[list[int]], tmp_path: Path
+) -> None:
+    run = generate(
+        tmp_path,
+        {**ONE_PROCESS, "VLLM_FL_OOT_BLACKLIST": "RMSNorm", "VLLM_CPU_CI_ENV": "1"},
+        model=two_layers,
+        prompts=1,
+        enforce_eager=eager,
+        counted={"rms_norm": 5} if eager else {},
+        ir_op_priority=IR_ORDER,
+    )
+    assert run.tokens == two_layers_tokens[:1], run.log[-4000:]
+    rows = {row[2]: row for row in run.ran()}
+    for label, places in (("vllm.ir.rms_norm", 1), ("vllm.ir.fused_add_rms_norm", 4)):
+        counts = (places * run.forwards, 0) if eager else (0, places)
+        assert rows[label] == ("rms_norm", "reference", label, 1, *counts)

@@ -45,7 +45,7 @@ def eager_run(platform: str, way: str, tmp_path_factory: pytest.TempPathFactory)
     settings = PLATFORMS[platform][0]
     if way == "http":
         return serve(folder, settings, eager=True)
-    return generate(folder, settings, enforce_eager=True, counted=tuple(CALLS_PER_FORWARD))
+    return generate(folder, settings, enforce_eager=True, counted=CALLS_PER_FORWARD)
 
 
 @pytest.fixture(scope="module")

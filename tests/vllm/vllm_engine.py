@@ -16,6 +16,7 @@ import urllib.request
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from fl_dispatch import wait_for_report
@@ -111,7 +112,7 @@ def generate(
     model: Path | None = None,
     prompts: int = 2,
     new_tokens: int = 32,
-    counted: Sequence[str] = (),
+    counted: Mapping[str, int] = MappingProxyType({}),
     **engine: Any,
 ) -> Run:
     """Start ``vllm.LLM`` with our plug-in, generate, end the process.
@@ -123,7 +124,7 @@ def generate(
         model: the folder of the model; that of the tests when omitted.
         prompts: how many of the reference prompts.
         new_tokens: at most, a prompt.
-        counted: operators whose last calls to wait for.
+        counted: calls of an operator in one forward; the report is waited for until it has them all.
         engine: arguments of ``LLM``.
     """
     folder.mkdir(exist_ok=True)
@@ -133,7 +134,7 @@ def generate(
         "new_tokens": new_tokens,
         "result": str(folder / "result.json"),
         "report": str(folder / "report.rank0.json"),
-        "calls_per_forward": {op: CALLS_PER_FORWARD[op] for op in counted},
+        "calls_per_forward": dict(counted),
     }
     (folder / "job.json").write_text(json.dumps(job), encoding="utf-8")
     process = subprocess.run(

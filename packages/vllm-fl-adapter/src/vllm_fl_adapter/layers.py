@@ -79,7 +79,13 @@ class LayerBinder:
     def _take_over(self, layer: Any, bridge: Bridge, operator: str, compiled: bool) -> None:
         klass = layer.fl_vllm_class
         accepts = self._compile_limit(operator, layer) if compiled else None
-        site = self._manager.bind(operator, layer, label=klass.__name__, accepts=accepts)
+        # Without its layer, which the site must not hold. Anything but a method is vLLM's wrapper around one: not offered.
+        own_method = getattr(layer.fl_native, "__func__", None)
+        own = None if own_method is None else bridge.standard(own_method)
+        site = self._manager.bind(operator, layer, label=klass.__name__, accepts=accepts, native=own)
+        if site.is_native and site.selection is not None:
+            self._give_back(layer, operator, f"by policy: {site.selection.why}")
+            return
         forward = bridge.eager(layer, site, klass.forward_native)
         if compiled:
             forward = _two_ways(forward, bridge.traced(layer, compiled_call(site), klass.forward_native), site)

@@ -5,11 +5,15 @@ from __future__ import annotations
 
 import logging
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from fl_dispatch import Config, SeamError, default_manager, load_config
 from vllm_fl_adapter.bridges import OPERATOR_ALIASES, Bridge
 from vllm_fl_adapter.layers import LayerBinder
 from vllm_fl_adapter.versions import installed_version, too_old, verdict
+
+if TYPE_CHECKING:
+    from vllm_fl_adapter.ir_provider import IrProvider
 
 #: Below vLLM's own logger, whose handlers and format it shares.
 logger = logging.getLogger("vllm.fl_adapter")
@@ -23,6 +27,7 @@ class Installed:
 
     config: Config
     binder: LayerBinder
+    ir_provider: IrProvider
 
 
 _installed: Installed | None = None
@@ -57,6 +62,7 @@ def _install() -> Installed:
     if config.report is not None:
         manager.count_calls()
 
+    from vllm_fl_adapter.ir_provider import IrProvider
     from vllm_fl_adapter.replacements import register_all
     from vllm_fl_adapter.worker import hook_workers
 
@@ -69,5 +75,9 @@ def _install() -> Installed:
 
     binder.not_replaced = register_all(binder, leave)
     hook_workers()
+    ir_provider = IrProvider(manager)
+    absent = ir_provider.register()
+    if absent is not None:
+        logger.debug("%s", absent)
     logger.info("vllm-fl-adapter: vLLM %s, order %s", version, " > ".join(config.policy.prefer))
-    return Installed(config, binder)
+    return Installed(config, binder, ir_provider)

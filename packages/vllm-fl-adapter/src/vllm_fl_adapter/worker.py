@@ -108,6 +108,7 @@ class WorkerStart:
     def before_load(self) -> None:
         """Make vLLM's compile cache depend on what we are about to decide."""
         self._manager.configure(device_type=str(self._vllm_config.device_config.device_type))
+        self._here.ir_provider.bind(self._vllm_config)
         value = fingerprint(self._manager, self._here.config)
         config = self._vllm_config
         if not isinstance(config.additional_config, dict):

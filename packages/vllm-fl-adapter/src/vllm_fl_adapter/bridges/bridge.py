@@ -27,6 +27,7 @@ class Bridge:
             argument translation and guard in one function. ``native`` is vLLM's own method, for single calls outside the
             contract.
         traced: ``traced(layer, call, native)`` builds the same for ``torch.compile`` to trace: ``call`` is what the graph runs.
+        standard: turns vLLM's method, a function of the layer, into one with the operator's standard signature.
         attributes: class attributes of the replacement: optional fields of ``obj`` that say how vLLM rounds.
     """
 
@@ -37,4 +38,5 @@ class Bridge:
     outside: Callable[[Any], str | None]
     eager: Callable[[Any, Site, Forward], Forward]
     traced: Callable[[Any, Forward, Forward], Forward]
+    standard: Callable[[Forward], Forward] = lambda native: native
     attributes: Mapping[str, Any] = field(default_factory=lambda: MappingProxyType({}))

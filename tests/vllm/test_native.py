@@ -1,0 +1,71 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The token ``native`` in vLLM: the layer is a layer of vLLM again."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+pytest.importorskip("vllm")
+
+import torch
+from vllm.config import CompilationConfig, VllmConfig, set_current_vllm_config
+from vllm.model_executor.layers.activation import SiluAndMul
+from vllm.model_executor.layers.layernorm import RMSNorm
+from vllm.model_executor.layers.rotary_embedding import RotaryEmbedding
+from vllm.plugins import load_general_plugins
+
+from fl_dispatch import SelectionPolicy, default_manager
+from vllm_fl_adapter import plugin
+from vllm_fl_adapter.replacements import Replacement
+
+pytestmark = pytest.mark.vllm
+
+
+def rope() -> Any:
+    return RotaryEmbedding(16, 16, 64, 10000.0, True, torch.float32)
+
+
+@pytest.fixture
+def policy() -> Iterator[Any]:
+    """``policy(prefer="native")`` is in force until the test ends."""
+    load_general_plugins()
+    manager = default_manager()
+    before = manager.policy
+    with set_current_vllm_config(VllmConfig(compilation_config=CompilationConfig(custom_ops=["none"]))):
+        yield lambda **wishes: manager.configure(policy=SelectionPolicy(**wishes))
+    manager.configure(policy=before)
+
+
+def binder() -> Any:
+    here = plugin.installed()
+    assert here is not None
+    return here.binder
+
+
+@pytest.mark.parametrize("compiled", [False, True])
+@pytest.mark.parametrize("make", [lambda: RMSNorm(32), SiluAndMul, rope])
+def test_a_layer_whose_native_method_is_preferred_is_vllms_own(make: Any, compiled: bool, policy: Any) -> None:
+    policy(prefer="native", strict=True)
+    layer = make()
+    replacement = type(layer)
+    assert issubclass(replacement, Replacement)
+    binder().settle(layer, compiled=compiled)
+    assert type(layer) is replacement.fl_vllm_class
+    assert layer._forward_method.__self__ is layer
+    assert layer._forward_method.__func__ is type(layer).forward_native  # what vLLM takes with custom_ops=none
+    assert binder()._left[layer][2] == "by policy: first able in the order, by token native"
+
+
+def test_a_bound_layer_runs_vllms_method_when_the_policy_changes_to_it(policy: Any) -> None:
+    layer = rope()
+    binder().settle(layer)
+    policy(prefer="native")
+    (site,) = binder().sites_of([layer])
+    assert site.is_native
+    positions, query, key = torch.tensor([3, 0, 63]), torch.randn(3, 64), torch.randn(3, 32)
+    wanted = layer.fl_vllm_class.forward_native(layer, positions, query.clone(), key.clone())
+    for ours, theirs in zip(layer(positions, query.clone(), key.clone()), wanted, strict=True):
+        assert torch.equal(ours, theirs)
