@@ -11,13 +11,13 @@ from typing import Any
 
 import pytest
 import torch
-from oracle import exact
 
 import fl_vendor_cuda
 from fl_dispatch import OpImpl, OpManager, OpRegistry, SelectionPolicy
 from fl_dispatch.backends import flagos, reference
 from fl_dispatch.facts import unavailable_reason
 from fl_dispatch.ops.spec import Sample
+from fl_dispatch.testing.exact import exact
 
 REGISTRY = OpRegistry()
 for _register in (flagos.register, reference.register, fl_vendor_cuda.register):

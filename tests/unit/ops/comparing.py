@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from oracle import exact
 
 from fl_dispatch.ops import activation, norm, rotary
 from fl_dispatch.ops.spec import OpSpec, Sample
+from fl_dispatch.testing.exact import exact
 
 SPECS: dict[str, OpSpec] = {spec.name: spec for family in (activation, norm, rotary) for spec in family.SPECS}
 DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}

@@ -7,7 +7,8 @@ import torch
 from comparing import DTYPES, SPECS
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from oracle import exact
+
+from fl_dispatch.testing.exact import exact
 
 dtypes = st.sampled_from(list(DTYPES.values()))
 leading = st.lists(st.integers(0, 5), max_size=3).map(tuple)

@@ -15,7 +15,7 @@ from fl_dispatch import ops
 from fl_vendor_cuda.cast_copies import CastCopies
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "ops"))
-from oracle import exact
+from fl_dispatch.testing.exact import exact
 
 HALF = torch.bfloat16
 
