@@ -15,7 +15,7 @@ import pytest
 import torch
 from torch._dynamo.testing import CompileCounter
 
-from fl_dispatch import default_manager
+from fl_dispatch import SelectionPolicy, default_manager
 
 pytestmark = pytest.mark.sglang
 
@@ -299,3 +299,41 @@ def test_counted_layer_compiles_into_one_graph(loaded: Any, x: torch.Tensor) -> 
         for _ in range(5):
             step(x)
     assert counter.frame_count == 1
+
+
+@pytest.fixture
+def policy() -> Any:
+    """``policy(prefer="native")`` is in force until the test ends."""
+    manager = default_manager()
+    before = manager.policy
+    yield lambda **wishes: manager.configure(policy=SelectionPolicy(**wishes))
+    manager.configure(policy=before)
+
+
+def test_layers_whose_native_method_is_preferred_run_sglangs_own_function(loaded: Any, policy: Any) -> None:
+    from sglang.srt.layers.activation import SiluAndMul
+
+    policy(prefer="native", strict=True)
+    for make in (norm, rotary, SiluAndMul):
+        layer = make()
+        assert settled(loaded, layer) == "by policy: first able in the order, by token native"
+        assert layer._forward_method.__self__ is layer
+        assert layer._forward_method.__func__ is type(layer).forward_native  # what SGLang takes on a CPU
+        assert layer not in {site.obj for site in loaded.binder._manager.sites()}
+
+
+def test_a_bound_layer_runs_sglangs_method_when_the_policy_changes_to_it(
+    loaded: Any, policy: Any, x: torch.Tensor
+) -> None:
+    turn, scale = rotary(), norm()
+    for layer in (turn, scale):
+        settled(loaded, layer)
+    policy(prefer="native")
+    positions, query, key = torch.tensor([3, 0, 63]), torch.randn(3, 64), torch.randn(3, 32)
+    for ours, theirs in zip(
+        turn(positions, query.clone(), key.clone()), native(turn, positions, query, key), strict=True
+    ):
+        assert torch.equal(ours, theirs)
+    with torch.no_grad():
+        assert torch.equal(scale(x), native(scale, x))
+    assert {site.impl.impl_id for site in loaded.binder._manager.sites() if site.obj in (turn, scale)} == {"native"}

@@ -54,8 +54,9 @@ def test_a_layer_whose_native_method_is_preferred_is_vllms_own(make: Any, compil
     assert issubclass(replacement, Replacement)
     binder().settle(layer, compiled=compiled)
     assert type(layer) is replacement.fl_vllm_class
-    assert layer._forward_method.__self__ is layer
-    assert layer._forward_method.__func__ is type(layer).forward_native  # what vLLM takes with custom_ops=none
+    running = layer._forward_method
+    # What vLLM takes with custom_ops=none; it compiles an activation by itself.
+    assert getattr(running, "_torchdynamo_orig_callable", running) == layer.forward_native
     assert binder()._left[layer][2] == "by policy: first able in the order, by token native"
 
 

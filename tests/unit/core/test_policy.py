@@ -17,6 +17,7 @@ from fl_dispatch.policy import Token
         ("vendor", Token("vendor", kind=BackendImplKind.VENDOR)),
         ("vendor:acme", Token("vendor:acme", kind=BackendImplKind.VENDOR, vendor="acme")),
         (" reference ", Token("reference", kind=BackendImplKind.REFERENCE)),
+        ("native", Token("native", kind=BackendImplKind.NATIVE)),
         ("impl:vendor.acme", Token("impl:vendor.acme", impl_id="vendor.acme")),
         ("impl:a:b", Token("impl:a:b", impl_id="a:b")),
     ],
@@ -32,7 +33,7 @@ def test_token_forms(text, token):
         ("vendr:acme", "did you mean 'vendor'?"),
         ("vendor:", "did you mean 'vendor'?"),
         ("impl:", "did you mean 'impl'?"),
-        ("", "known: flagos, impl, reference, vendor"),
+        ("", "known: flagos, impl, native, reference, vendor"),
         ("Reference", "did you mean 'reference'?"),
     ],
 )
@@ -40,7 +41,7 @@ def test_an_unknown_token_is_named_with_the_valid_forms_and_a_hint(text, hint):
     with pytest.raises(ConfigError) as caught:
         Token.parse(text)
     assert f"unknown selection token {text!r}" in str(caught.value)
-    assert "flagos, vendor, vendor:NAME, reference and impl:ID" in str(caught.value)
+    assert "flagos, vendor, vendor:NAME, reference, native and impl:ID" in str(caught.value)
     assert str(caught.value).endswith(hint)
 
 

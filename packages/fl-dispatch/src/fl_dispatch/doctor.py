@@ -171,7 +171,7 @@ def _vendors_and_operators(prefix: str, config: Config) -> Iterator[Finding]:
             yield _vendor(record, manager, prefix)
         seen.add(record.name)
     if usable:
-        yield from _operators(manager)
+        yield from _operators(manager, in_framework=prefix != adapters.CORE_PREFIX)
 
 
 def _vendor(record: VendorRecord, manager: OpManager, prefix: str) -> Finding:
@@ -195,10 +195,13 @@ def _vendor(record: VendorRecord, manager: OpManager, prefix: str) -> Finding:
     return Finding("note", subject, f"{where}: {usable} of {len(impls)} implementations can be used here: {why}")
 
 
-def _operators(manager: OpManager) -> Iterator[Finding]:
+def _operators(manager: OpManager, in_framework: bool) -> Iterator[Finding]:
     """Operators that nothing may serve: all of them is a fault; some matter only to a model that needs them."""
+    from fl_dispatch.native import native_impl
+
     names = manager.registry.op_names()
-    stuck = [s for s in (manager.select(name) for name in names) if s.chosen is None]
+    found = (manager.select(name, native=native_impl(name) if in_framework else None) for name in names)
+    stuck = [selection for selection in found if selection.chosen is None]
     if not stuck:
         yield Finding("ok", "operators", f"each of the {len(names)} has an implementation that can run")
     for selection in stuck:

@@ -16,13 +16,14 @@ from fl_dispatch.discovery import VendorRecord, discover
 from fl_dispatch.errors import FrozenSelectionError
 from fl_dispatch.ledger import FailureLedger
 from fl_dispatch.limits import layer_verdict
+from fl_dispatch.native import ABSENT, IMPL_ID, native_impl
 from fl_dispatch.policy import SelectionPolicy
 from fl_dispatch.policy_names import check_names, check_operators
 from fl_dispatch.registry import OpRegistry
 from fl_dispatch.selection import DeviceFacts, Selection, select
 from fl_dispatch.site import Site
 from fl_dispatch.site_table import SiteTable
-from fl_dispatch.types import OpImpl
+from fl_dispatch.types import BackendImplKind, OpImpl
 
 logger = logging.getLogger("fl_dispatch")
 
@@ -161,6 +162,7 @@ class OpManager:
         facts_: DeviceFacts | None = None,
         policy: SelectionPolicy | None = None,
         accepts: Callable[[OpImpl], str | None] | None = None,
+        native: OpImpl | None = None,
     ) -> Selection:
         """The decision for one operator, with a reason for every candidate; nothing is called or changed."""
         registry = self.registry
@@ -170,6 +172,10 @@ class OpManager:
         policy = policy or self.policy
         rejected: dict[str, str] = {}
         remarks: dict[str, str] = {}
+        if any(token.kind is BackendImplKind.NATIVE for token in policy.order(op_name)):
+            impls = (*impls, native or native_impl(op_name))
+            if native is None:
+                rejected[IMPL_ID] = ABSENT
         for impl in impls:
             if impl.vendor and policy.vendor_verdict(impl.vendor):
                 continue
@@ -198,7 +204,9 @@ class OpManager:
 
     def _selection_for(self, site: Site, policy: SelectionPolicy | None = None) -> Selection:
         where = facts.facts_for(site.device_type or self._device_type, site.dtype)
-        selection = self.select(site.op_name, obj=site.obj, facts_=where, policy=policy, accepts=site.accepts)
+        selection = self.select(
+            site.op_name, obj=site.obj, facts_=where, policy=policy, accepts=site.accepts, native=site.native
+        )
         selection.require()
         return selection
 
@@ -289,6 +297,7 @@ class OpManager:
         device_type: str | None = None,
         dtype: str | None = None,
         accepts: Callable[[OpImpl], str | None] | None = None,
+        native: Callable[..., Any] | None = None,
     ) -> Site:
         """Decide for one layer, once. Keep the returned site (the manager holds it weakly) and call ``site.fn``.
 
@@ -299,16 +308,21 @@ class OpManager:
             device_type: where the layer runs, if that is certain; then no call is checked for it.
             dtype: name of the dtype of the layer's inputs, if that is certain; then no call is checked for it.
             accepts: a further limit of this place, for example that it is compiled: None for yes, else why not.
+            native: the framework's own method with the operator's standard signature, the candidate of the token
+                ``native``. Where ``site.is_native`` says that it was chosen, leave the layer to the framework: the
+                site is not kept up to date.
 
         Raises:
             UnknownOperatorError: no such operator.
             SelectionError: nothing may run under the policy, with every candidate's reason.
         """
         self._require_operator(op_name)
-        site = Site(self, op_name, obj, label, device_type, dtype, accepts)
+        own = None if native is None else native_impl(op_name, native)
+        site = Site(self, op_name, obj, label, device_type, dtype, accepts, own)
         with self.lock:
             self.decide(site)
-            self._sites.add(site)
+            if not site.is_native:
+                self._sites.add(site)
         return site
 
     def resolve_op(self, op_name: str) -> Callable[..., Any]:

@@ -12,11 +12,12 @@ from fl_dispatch.types import BackendImplKind, OpImpl
 
 #: Order in force when the user says nothing.
 DEFAULT_ORDER = ("flagos", "vendor", "reference")
+_GROUPS = tuple(kind.value for kind in BackendImplKind)
 
 
 @dataclass(frozen=True)
 class Token:
-    """One entry of an order: ``flagos``, ``vendor``, ``vendor:NAME``, ``reference`` or ``impl:ID``."""
+    """One entry of an order: ``flagos``, ``vendor``, ``vendor:NAME``, ``reference``, ``native`` or ``impl:ID``."""
 
     text: str
     kind: BackendImplKind | None = None
@@ -27,17 +28,17 @@ class Token:
     def parse(cls, text: str) -> Token:
         """Parse one token; raises ConfigError that names the token and the valid forms."""
         word = text.strip()
-        if word in ("flagos", "vendor", "reference"):
+        if word in _GROUPS:
             return cls(word, kind=BackendImplKind(word))
         head, colon, tail = word.partition(":")
         if colon and tail and head == "vendor":
             return cls(word, kind=BackendImplKind.VENDOR, vendor=tail)
         if colon and tail and head == "impl":
             return cls(word, impl_id=tail)
-        hint = did_you_mean(head if colon else word, ("flagos", "vendor", "reference", "impl"))
+        hint = did_you_mean(head if colon else word, (*_GROUPS, "impl"))
         raise ConfigError(
             f"unknown selection token {text!r}; "
-            f"valid tokens are flagos, vendor, vendor:NAME, reference and impl:ID; {hint}"
+            f"valid tokens are flagos, vendor, vendor:NAME, reference, native and impl:ID; {hint}"
         )
 
     def matches(self, impl: OpImpl) -> bool:
@@ -69,7 +70,8 @@ class SelectionPolicy:
         strict: the first token of the order must give an implementation that is able; nothing falls back, at
             selection, at a predicate or after a failure.
 
-    Tokens that are not listed follow in the default order flagos, vendor, reference.
+    Tokens that are not listed follow in the default order flagos, vendor, reference. The framework's own method,
+    ``native``, is a candidate only where it is listed.
 
     Raises:
         ConfigError: an unknown token, an empty order, or a vendor both allowed and denied.

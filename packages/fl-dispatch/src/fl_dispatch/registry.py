@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator
 from fl_dispatch import ops
 from fl_dispatch.errors import RegistrationError, UnknownOperatorError, did_you_mean
 from fl_dispatch.ops.spec import OpSpec
-from fl_dispatch.types import OpImpl
+from fl_dispatch.types import BackendImplKind, OpImpl
 
 
 class OpRegistry:
@@ -72,6 +72,8 @@ class OpRegistry:
         missing = getattr(inspect.unwrap(impl.fn), "_missing_method", None)
         if missing is not None:
             raise RegistrationError(f"{impl}: {missing}")
+        if impl.kind is BackendImplKind.NATIVE or impl.impl_id == BackendImplKind.NATIVE.value:
+            raise RegistrationError(f"{impl}: 'native' is the framework's own method, which nobody registers")
         check_signature(impl, spec)
         check_declarations(impl, spec)
         if self._vendor is not None and impl.vendor != self._vendor:

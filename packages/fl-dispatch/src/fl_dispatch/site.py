@@ -40,6 +40,7 @@ class Site:
         device_type: where the layer runs, when known; then no call is checked for it.
         dtype: name of the dtype of the layer's inputs, when its construction fixes it; then no call is checked for it.
         accepts: a further limit of this place, asked for each implementation: None for yes, else why not.
+        native: the framework's own method as a candidate, where there is one.
 
     Attributes:
         fn: the callable in effect, with the operator's standard signature.
@@ -63,6 +64,7 @@ class Site:
         "graphs",
         "label",
         "manager",
+        "native",
         "op_name",
         "past_calls",
         "plain",
@@ -78,6 +80,7 @@ class Site:
         device_type: str | None = None,
         dtype: str | None = None,
         accepts: Callable[[OpImpl], str | None] | None = None,
+        native: OpImpl | None = None,
     ) -> None:
         self.manager = manager
         self.op_name = op_name
@@ -85,6 +88,7 @@ class Site:
         self.device_type = device_type
         self.dtype = dtype
         self.accepts = accepts
+        self.native = native
         self.calls = 0
         self.graphs = 0
         self.past_calls: dict[str, int] = {}
@@ -103,6 +107,11 @@ class Site:
     def impl(self) -> OpImpl | None:
         """The implementation in effect, without deciding anything."""
         return self.selection.chosen if self.selection is not None else None
+
+    @property
+    def is_native(self) -> bool:
+        """Whether the framework's own method was chosen."""
+        return self.native is not None and self.impl is self.native
 
     def settle(self) -> Callable[..., Any]:
         """Decide now if that has not happened yet; returns the callable in effect."""

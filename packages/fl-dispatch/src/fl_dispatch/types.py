@@ -11,11 +11,15 @@ from typing import Any
 
 
 class BackendImplKind(str, enum.Enum):
-    """Where an implementation comes from. The value is the policy token of the whole group."""
+    """Where an implementation comes from. The value is the policy token of the whole group.
+
+    ``NATIVE`` is the framework's own method: adapters offer it for a layer, nobody registers it.
+    """
 
     DEFAULT = "flagos"
     VENDOR = "vendor"
     REFERENCE = "reference"
+    NATIVE = "native"
 
 
 class BackendPriority(enum.IntEnum):
@@ -30,6 +34,7 @@ _DEFAULT_PRIORITY = {
     BackendImplKind.DEFAULT: BackendPriority.DEFAULT,
     BackendImplKind.VENDOR: BackendPriority.VENDOR,
     BackendImplKind.REFERENCE: BackendPriority.REFERENCE,
+    BackendImplKind.NATIVE: 0,
 }
 
 

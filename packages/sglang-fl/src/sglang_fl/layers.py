@@ -79,8 +79,12 @@ class LayerBinder:
         if reason is not None:
             self._left[layer] = (op_name, type(layer).__name__, reason)
             return native
-        site = self._manager.bind(op_name, layer, label=type(layer).__name__)
-        return _method_of(layer, tolerant(bridge, bridge.make(layer, site, _unbound(native)), native), native)
+        own_method = _unbound(native)
+        site = self._manager.bind(op_name, layer, label=type(layer).__name__, native=bridge.standard(own_method))
+        if site.is_native and site.selection is not None:
+            self._left[layer] = (op_name, type(layer).__name__, f"by policy: {site.selection.why}")
+            return native
+        return _method_of(layer, tolerant(bridge, bridge.make(layer, site, own_method), native), native)
 
     # -- after the model is built
 

@@ -65,7 +65,8 @@ class LayerBinder:
                 self._take_over(layer, bridge, operator, compiled)
             else:
                 self._give_back(layer, operator, reason)
-            del layer.__dict__["fl_native"]
+            if _kept(layer.fl_native) or not isinstance(layer, Replacement):
+                del layer.__dict__["fl_native"]
         forward: Forward = layer._forward_method
         return forward
 
@@ -79,9 +80,7 @@ class LayerBinder:
     def _take_over(self, layer: Any, bridge: Bridge, operator: str, compiled: bool) -> None:
         klass = layer.fl_vllm_class
         accepts = self._compile_limit(operator, layer) if compiled else None
-        # Without its layer, which the site must not hold. Anything but a method is vLLM's wrapper around one: not offered.
-        own_method = getattr(layer.fl_native, "__func__", None)
-        own = None if own_method is None else bridge.standard(own_method)
+        own = bridge.standard(_without_layer(layer))
         site = self._manager.bind(operator, layer, label=klass.__name__, accepts=accepts, native=own)
         if site.is_native and site.selection is not None:
             self._give_back(layer, operator, f"by policy: {site.selection.why}")
@@ -130,6 +129,20 @@ class LayerBinder:
             site = self._sites.get(layer)
             if site is not None:
                 yield site
+
+
+def _kept(native: Forward) -> bool:
+    """Whether vLLM's method lives on without the layer: a method or a static method, but not vLLM's compiled form of one."""
+    return hasattr(native, "__func__") or (isinstance(native, types.FunctionType) and native.__closure__ is None)
+
+
+def _without_layer(layer: Any) -> Forward:
+    """The method vLLM would run as a function of the layer, which it must not hold: the site lives as long as it does."""
+    native = layer.fl_native
+    if not _kept(native):
+        return lambda layer, *args, **kwargs: layer.fl_native(*args, **kwargs)
+    function: Forward | None = getattr(native, "__func__", None)
+    return function if function is not None else lambda layer, *args, **kwargs: native(*args, **kwargs)
 
 
 def _refuse_in_trace(layer: Any) -> None:

@@ -6,6 +6,7 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
+from fl_dispatch.adapters import CORE_PREFIX
 from fl_dispatch.cli import settings
 from fl_dispatch.cli.text import as_json, wrapped
 from fl_dispatch.errors import ConfigError, did_you_mean
@@ -38,6 +39,7 @@ def run(args: argparse.Namespace) -> tuple[str, int]:
     """Carry it out; returns the text to print and the exit code."""
     from fl_dispatch.facts import facts_for
     from fl_dispatch.manager import OpManager
+    from fl_dispatch.native import native_impl
 
     choice, config = settings.read(args)
     manager = OpManager(policy=config.policy)
@@ -45,7 +47,9 @@ def run(args: argparse.Namespace) -> tuple[str, int]:
     manager.registry.spec(args.operator)
     dtype = dtype_name(args.dtype)
     device = args.device.partition(":")[0] if args.device else manager.device_type
-    selection = manager.select(args.operator, facts_=facts_for(device, dtype))
+    # A worker of a framework has a method of its own; a program that uses the core by itself has none.
+    native = None if choice.prefix == CORE_PREFIX else native_impl(args.operator)
+    selection = manager.select(args.operator, facts_=facts_for(device, dtype), native=native)
     unused = [record for record in manager.vendors if record.status != "registered"]
     code = 0 if selection.chosen else 1
     if args.json:

@@ -26,6 +26,7 @@ class Bridge:
             for single calls outside the contract. What is built must read the layer it is called with, not ``layer``:
             a deep copy of a layer brings the function along, bound to the copy.
         parameters: names of the parameters of SGLang's forward that it understands.
+        standard: turns SGLang's method, a function of the layer, into one with the operator's standard signature.
     """
 
     layer: str
@@ -34,3 +35,4 @@ class Bridge:
     outside: Callable[[Any], str | None]
     make: Callable[[Any, Site, Forward], Forward]
     parameters: frozenset[str]
+    standard: Callable[[Forward], Forward] = lambda native: native
