@@ -77,8 +77,8 @@ class Environment:
         return result
 
 
-# No environment here has a GPU: installed, the CUDA vendor would only be one more line of reasons in every listing.
-_NO_DEVICE = frozenset({"fl-vendor-cuda"})
+# No environment here has a GPU or an NPU: installed, these would only be more lines of reasons in every listing.
+_NO_DEVICE = frozenset({"fl-vendor-cuda", "fl-vendor-ascend"})
 _NO_VLLM = _NO_DEVICE | {"vllm-fl-adapter"}
 _NO_SGLANG = _NO_DEVICE | {"sglang-fl"}
 _SGLANG_PROBE = "from sglang.srt.layers.layernorm import RMSNorm"

@@ -18,6 +18,9 @@ from fl_dispatch.errors import FLDispatchError
 #: Modules with ``add_parser(subparsers)``, in the order of the help text. Each is one command.
 _COMMANDS = ("listing", "explain", "doctor", "config")
 
+#: In what torch raises when it is imported beside a backend extension of it (torch_npu, say) that does not load.
+_AUTOLOAD = "TORCH_DEVICE_BACKEND_AUTOLOAD"
+
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code; errors of the user's making are one readable block and exit code 2."""
@@ -28,6 +31,12 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(text, flush=True)
     except FLDispatchError as error:
         print(wrapped(str(error), "fl-dispatch: error: ", "  "), file=sys.stderr)
+        return 2
+    except RuntimeError as error:
+        if _AUTOLOAD not in str(error):
+            raise
+        text = f"torch cannot be imported: {error} ({error.__cause__})"
+        print(wrapped(text, "fl-dispatch: error: ", "  "), file=sys.stderr)
         return 2
     except BrokenPipeError:
         # The reader (head, less) has seen enough; nothing may be written at exit either.
