@@ -1,0 +1,121 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Calling an implementation with a sample: copies that show what was written, results as a tuple."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+
+from fl_dispatch.limits import describe_arguments
+from fl_dispatch.ops.spec import OpSpec, Sample
+from fl_dispatch.testing.case import CheckFailed, Target
+from fl_dispatch.testing.families import family_of, further_samples
+
+#: Bytes before and after each tensor's memory. A multiple of any alignment that a kernel asks for.
+GUARD = 1024
+#: What the guard regions hold: a NaN in every floating point dtype, so that a read beyond the end shows as well.
+_FILL = 0xFF
+#: Operators times dtypes whose samples are kept at a time.
+_KEPT_AT_MOST = 6
+
+Results = tuple[torch.Tensor, ...]
+
+
+Labelled = tuple[tuple[str, Sample], ...]
+
+_kept: dict[tuple[Any, ...], Labelled] = {}
+
+
+def samples(spec: OpSpec, dtype: str, device: str, seed: int) -> Labelled:
+    """(family, sample) of every call the kit makes in one dtype. They are kept: give an implementation copies only."""
+    if spec.samples is None:
+        return ()
+    key = (spec.name, spec.samples, dtype, device, seed)
+    if key not in _kept:
+        while len(_kept) >= _KEPT_AT_MOST:
+            del _kept[next(iter(_kept))]
+        found = [(family_of(spec, sample), sample) for sample in spec.samples(getattr(torch, dtype), device, seed)]
+        _kept[key] = (*found, *further_samples(spec, dtype, device, seed, found))
+    return _kept[key]
+
+
+def samples_for(target: Target, dtype: str) -> Iterator[tuple[str, Sample]]:
+    """Those whose calls the implementation's declared limits admit."""
+    for family, sample in samples(target.spec, dtype, target.device, target.seed):
+        if target.verdict((sample.obj, *sample.args), sample.kwargs) is None:
+            yield family, sample
+
+
+@dataclass(frozen=True)
+class Memory:
+    """One block of memory that a copied sample lies in, guards included, and what was in it before."""
+
+    block: torch.Tensor
+    before: torch.Tensor
+
+    @classmethod
+    def holding(cls, values: torch.Tensor) -> Memory:
+        """A block with the bytes ``values`` between its guards."""
+        block = torch.full((len(values) + 2 * GUARD,), _FILL, dtype=torch.uint8, device=values.device)
+        block[GUARD : GUARD + len(values)] = values
+        return cls(block, block.clone())
+
+
+def copied(sample: Sample) -> tuple[Sample, list[Memory]]:
+    """The sample in memory of its own, with the layout, the gaps and the sharing of memory that it had."""
+    blocks: dict[int, Memory] = {}
+
+    def copy(value: Any) -> Any:
+        if not isinstance(value, torch.Tensor):
+            return value
+        storage = value.untyped_storage()
+        key = storage.data_ptr() or id(storage)
+        if key not in blocks:
+            values = torch.empty(0, dtype=torch.uint8, device=value.device).set_(storage)
+            blocks[key] = Memory.holding(values)
+        offset = value.storage_offset() + GUARD // value.element_size()
+        empty = torch.empty(0, dtype=value.dtype, device=value.device)
+        shared = blocks[key].block.untyped_storage()
+        return empty.set_(shared, offset, value.shape, value.stride())
+
+    fields = vars(sample.obj)
+    obj = SimpleNamespace(**{name: copy(value) for name, value in fields.items()})
+    copy_ = replace(sample, obj=obj, args=tuple(copy(value) for value in sample.args))
+    return copy_, list(blocks.values())
+
+
+def described(sample: Sample, dtype: str) -> str:
+    """The sample for messages."""
+    arguments = describe_arguments(sample.args, sample.kwargs)
+    fields = ", ".join(f"{name}={describe_arguments((value,), {})}" for name, value in sorted(vars(sample.obj).items()))
+    return f"{sample.label} ({dtype}): {arguments}" + (f"; obj: {fields}" if fields else "")
+
+
+def as_results(result: Any) -> Results:
+    """What an operator returned, always as a tuple."""
+    return result if isinstance(result, tuple) else (result,)
+
+
+def run(target: Target, sample: Sample, dtype: str, what: str | None = None) -> Results:
+    """The results of the implementation; what it raises is a failed check. ``what`` is the sample in words."""
+    try:
+        results = as_results(target.impl.fn(sample.obj, *sample.args, **sample.kwargs))
+        if target.device != "cpu":
+            torch.get_device_module(target.device).synchronize()  # a kernel's fault belongs to this call
+    except Exception as error:
+        raise CheckFailed(
+            f"raised {type(error).__name__}: {error}",
+            what or described(sample, dtype),
+            {"hint": "declare in dtypes, supports or supports_layer what it cannot take; dispatch then goes elsewhere"},
+        ) from error
+    return results
+
+
+def poison(sample: Sample) -> None:
+    """Fill and free memory of the results' size, so that what was not written holds no right answer by chance."""
+    for value in sample.args[:1]:
+        torch.full((value.numel(),), float("nan"), dtype=value.dtype, device=value.device)

@@ -1,0 +1,101 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``compile``: where an implementation can be in a compiled graph, it is one graph, without a break, for all sizes."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Iterator
+from functools import partial
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+
+from fl_dispatch.compiled import compile_refusal, compiled_call
+from fl_dispatch.ops.spec import Sample
+from fl_dispatch.testing.calls import as_results, copied, described
+from fl_dispatch.testing.case import Case, CheckFailed, Figures, NotApplicable, Target
+from fl_dispatch.testing.families import sized_samples
+from fl_dispatch.testing.judge import Worst, compare
+from fl_dispatch.testing.managers import manager_for
+
+_TOKENS = (16, 24, 40)
+
+
+def cases(target: Target) -> Iterator[Case]:
+    """One, in the first dtype of those that models have."""
+    meaning = "torch.compile(fullgraph=True) makes one graph of it, and one more for other sizes"
+    yield Case("compile", meaning, partial(_check, target), "", target)
+
+
+class _Layer(torch.nn.Module):
+    """The fields of ``obj`` as frameworks keep them."""
+
+    def __init__(self, fields: SimpleNamespace) -> None:
+        super().__init__()
+        for name, value in vars(fields).items():
+            if isinstance(value, torch.Tensor):
+                self.register_buffer(name, value)
+            else:
+                setattr(self, name, value)
+
+
+def dtype_of_models(target: Target) -> str:
+    """bfloat16 where it is declared."""
+    order = ("bfloat16", "float16", "float32")
+    return next((name for name in order if name in target.dtypes), next(iter(target.dtypes), ""))
+
+
+def _check(target: Target) -> Figures:
+    from torch._dynamo.utils import counters
+
+    dtype = dtype_of_models(target)
+    worst, graphs, refusals = Worst(), 0, []
+    chosen = list(sized_samples(target.spec, dtype, target.device, target.seed, _TOKENS[0])) if dtype else []
+    for index, sample in enumerate(chosen):
+        layer = _Layer(sample.obj)
+        reason = target.verdict((layer, *sample.args), sample.kwargs)
+        reason = reason or compile_refusal(target.impl, target.spec, layer)
+        if reason is not None:
+            refusals.append(reason)
+            continue
+        torch._dynamo.reset()
+        counters.clear()
+        site = manager_for(target, strict=True).bind(target.spec.name, layer, device_type=target.device, dtype=dtype)
+        site.settle()
+        compiled = _compiled(target, compiled_call(site), layer)
+        for tokens in _TOKENS:
+            fresh = list(sized_samples(target.spec, dtype, target.device, target.seed + tokens, tokens))[index]
+            call = Sample(fresh.label, sample.obj, fresh.args, fresh.kwargs)
+            compare(target.spec, dtype, call, _run(compiled, call, dtype), worst)
+        graphs = max(graphs, counters["stats"]["unique_graphs"])
+        if graphs > 2:
+            raise CheckFailed(f"was compiled {graphs} times for {len(_TOKENS)} token counts", described(sample, dtype))
+    torch._dynamo.reset()
+    if not worst.calls:
+        raise NotApplicable(next(iter(refusals), "the kit has no calls of models' sizes for this operator"))
+    return {"backend": target.compile_backend, "graphs": graphs, **worst.as_figures()}
+
+
+def _compiled(target: Target, form: Callable[..., Any], layer: _Layer) -> Callable[..., Any]:
+    def call(*args: Any, **kwargs: Any) -> Any:
+        return form(layer, *args, **kwargs)
+
+    return torch.compile(call, fullgraph=True, backend=target.compile_backend)
+
+
+def _run(compiled: Callable[..., Any], sample: Sample, dtype: str) -> tuple[torch.Tensor, ...]:
+    given, _ = copied(sample)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # torch's own, about itself
+            return as_results(compiled(*given.args, **given.kwargs))
+    except Exception as error:
+        first = next((line for line in str(error).splitlines() if line.strip()), "")
+        raise CheckFailed(
+            f"torch.compile raised {type(error).__name__}: {first}",
+            described(sample, dtype),
+            {
+                "hint": "without traceable=True and with reads declared, it becomes an opaque operator that is not traced"
+            },
+        ) from error

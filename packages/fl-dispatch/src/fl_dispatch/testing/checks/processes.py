@@ -1,0 +1,68 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``processes``: works in a spawned process, and in a fork that precedes device initialisation.
+
+Engines start their workers either way. One spawned process serves the checks of all of a vendor's implementations.
+"""
+
+from __future__ import annotations
+
+import functools
+import multiprocessing
+from collections.abc import Iterator
+from functools import partial
+from typing import Any
+
+from fl_dispatch.testing.case import Case, CheckFailed, Figures, NotApplicable, Target
+from fl_dispatch.testing.child import TIMEOUT, spawned
+
+_MEANINGS = {
+    "spawn": "works in a spawned process",
+    "fork": "works in a fork made after the vendor was loaded and before the device was used",
+}
+
+
+def cases(target: Target) -> Iterator[Case]:
+    """Two."""
+    for how, meaning in _MEANINGS.items():
+        yield Case("processes", meaning, partial(_check, target, how), how, target)
+
+
+@functools.cache
+def _answers(vendor: str, device: str, seed: int) -> dict[str, Any]:
+    context = multiprocessing.get_context("spawn")
+    here, there = context.Pipe(duplex=False)
+    process = context.Process(target=spawned, args=(there, vendor, device, seed), daemon=True)
+    process.start()
+    there.close()
+    try:
+        if not here.poll(TIMEOUT):
+            text = f"it hung: no answer in {TIMEOUT:.0f} s"
+            return {"spawn": text, "fork": text}
+        answers: dict[str, Any] = here.recv()
+    except EOFError:
+        process.join(10)
+        text = f"the process ended with exit code {process.exitcode} and no answer"
+        return {"spawn": text, "fork": text}
+    finally:
+        here.close()
+        process.join(10)
+        if process.is_alive():
+            process.kill()
+    return answers
+
+
+def _check(target: Target, how: str) -> Figures:
+    if not target.dtypes:
+        raise NotApplicable("it declares no dtype that the operator has tolerances for")
+    answers = _answers(target.vendor, target.device, target.seed)
+    if how not in answers:
+        raise NotApplicable("this system has no fork")
+    found = answers[how]
+    problem = found if isinstance(found, str) else found.get(target.name, "it was not registered there")
+    if problem is not None:
+        first, _, rest = problem.partition("\n")
+        hint = (
+            "whatever a process has of its own (threads, handles, device contexts) has to be made where operators run"
+        )
+        raise CheckFailed(f"after {how}: {first}", details={**({"trace": rest} if rest else {}), "hint": hint})
+    return {"process": how}

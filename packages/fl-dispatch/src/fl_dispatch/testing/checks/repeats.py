@@ -1,0 +1,91 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``determinism``: the same bits for the same input, every time; ``threads``: also while another thread calls."""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections.abc import Iterator
+from functools import partial
+
+import torch
+
+from fl_dispatch.ops.spec import Sample
+from fl_dispatch.testing.calls import Results, copied, described, run, samples_for
+from fl_dispatch.testing.case import Case, CheckFailed, Figures, NotApplicable, Target
+
+_RUNS = 5
+_CALLS_A_THREAD = 40
+
+
+def cases(target: Target) -> Iterator[Case]:
+    """Determinism for each declared dtype, threads once."""
+    for dtype in target.dtypes:
+        meaning = "the same input gives the same bits every time"
+        yield Case("determinism", meaning, partial(_repeat, target, dtype), dtype, target)
+    yield Case("threads", "two threads do not disturb each other", partial(_threads, target), "", target)
+
+
+def _some(target: Target, dtype: str) -> list[Sample]:
+    """Ordinary calls, and the largest of a model's size."""
+    found = list(samples_for(target, dtype))
+    chosen = [sample for family, sample in found if family in ("ordinary", "interleaved", "odd_sizes")][:12]
+    return chosen + [sample for family, sample in found if family == "model_sizes"][-2:]
+
+
+def _equal(one: Results, other: Results) -> bool:
+    return len(one) == len(other) and all(
+        torch.equal(a.contiguous().view(torch.uint8), b.contiguous().view(torch.uint8))
+        for a, b in zip(one, other, strict=True)
+    )
+
+
+def _repeat(target: Target, dtype: str) -> Figures:
+    chosen = _some(target, dtype)
+    if not chosen:
+        raise NotApplicable("its declared limits refuse every ordinary call")
+    for sample in chosen:
+        first = run(target, copied(sample)[0], dtype)
+        for number in range(2, _RUNS + 1):
+            if not _equal(first, run(target, copied(sample)[0], dtype)):
+                raise CheckFailed(f"call {number} with the same input gave other bits", described(sample, dtype))
+    return {"inputs": len(chosen), "runs": _RUNS}
+
+
+def _threads(target: Target) -> Figures:
+    dtype = next(iter(target.dtypes), "")
+    chosen = [sample for sample in _some(target, dtype) if sample.args[0].shape[0] > 1][:8] if dtype else []
+    if not chosen:
+        raise NotApplicable("its declared limits refuse every ordinary call")
+    right = [run(target, copied(sample)[0], dtype) for sample in chosen]
+    failures: list[CheckFailed] = []
+    start = threading.Barrier(2)
+
+    def work(first: int) -> None:
+        start.wait(timeout=30)
+        try:
+            with torch.no_grad():
+                for number in range(_CALLS_A_THREAD):
+                    index = (first + number) % len(chosen)
+                    if not _equal(right[index], run(target, copied(chosen[index])[0], dtype)):
+                        raise CheckFailed(
+                            f"call {number + 1} of a thread gave other bits than the same call alone",
+                            described(chosen[index], dtype),
+                            {"hint": "look for state that calls share: scratch buffers, caches, the current stream"},
+                        )
+        except CheckFailed as error:
+            failures.append(error)
+
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-5)
+    try:
+        threads = [threading.Thread(target=work, args=(first,)) for first in (0, len(chosen) // 2)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    finally:
+        sys.setswitchinterval(interval)
+    if failures:
+        raise failures[0]
+    return {"calls": 2 * _CALLS_A_THREAD}

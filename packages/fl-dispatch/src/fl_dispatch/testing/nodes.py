@@ -1,0 +1,136 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The kit's pytest items: one check each, and the message of one that failed."""
+
+from __future__ import annotations
+
+import functools
+import traceback
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from fl_dispatch.errors import FLDispatchError
+from fl_dispatch.testing import plan
+from fl_dispatch.testing.case import Case, CheckFailed, NotApplicable
+from fl_dispatch.testing.vendors import VendorUnderTest, find
+
+_DEFAULTS = {"--fl-seed": 20, "--fl-device": None, "--fl-compile-backend": "aot_eager"}
+
+
+class ConformanceItem(pytest.Item):
+    """One check."""
+
+    def __init__(self, *, case: Case, vendor: VendorUnderTest, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.case = case
+        self.vendor = vendor
+        self.found: dict[str, Any] = {
+            "vendor": vendor.name,
+            "source": vendor.source,
+            "operator": case.target.spec.name if case.target else None,
+            "implementation": case.target.impl.impl_id if case.target else None,
+            "device": case.target.device if case.target else None,
+            "check": case.check,
+            "variant": case.variant,
+            "meaning": case.meaning,
+            "name": case.name,
+        }
+        self.user_properties.append(("fl_dispatch", self.found))
+
+    def runtest(self) -> None:
+        """Carry the check out."""
+        import torch
+
+        target = self.case.target
+        if target is not None and target.unavailable is not None:
+            self.found.update(unavailable=target.unavailable)
+            pytest.skip(f"{target.impl.impl_id} cannot be used here: {target.unavailable}")
+        try:
+            with torch.no_grad():
+                self.found.update(figures=dict(self.case.run()))
+        except NotApplicable as reason:
+            self.found.update(not_applicable=str(reason))
+            pytest.skip(f"{self.case.name}: {reason}")
+
+    def repr_failure(self, excinfo: pytest.ExceptionInfo[BaseException], style: Any = None) -> Any:
+        """The message of a failed check in the words of the kit; anything else as pytest shows it."""
+        error = excinfo.value
+        if not isinstance(error, CheckFailed):
+            return super().repr_failure(excinfo, style)
+        return self._message(error)
+
+    def _message(self, error: CheckFailed) -> str:
+        target = self.case.target
+        lines = [("check", f"{self.case.check}: {self.case.meaning}"), ("problem", error.problem)]
+        if target is not None:
+            lines = [
+                ("operator", target.spec.name),
+                ("implementation", f"{target.impl.impl_id} ({self.vendor.source}) on {target.device}"),
+                *lines,
+            ]
+        else:
+            lines.insert(0, ("vendor", self.vendor.name))
+        if error.input is not None:
+            lines.append(("input", error.input))
+        lines += list(error.details.items())
+        if error.__cause__ is not None and "trace" not in error.details:
+            lines.append(("trace", "".join(traceback.format_exception(error.__cause__)).rstrip()))
+        lines.append(("reproduce", self._reproduce()))
+        self.found.update(problem=error.problem, input=error.input, details=error.details, reproduce=self._reproduce())
+        return "\n".join(f"{name + ':':<16}" + str(text).replace("\n", "\n" + " " * 16) for name, text in lines)
+
+    def _reproduce(self) -> str:
+        words = ["pytest", "--fl-vendor", self.vendor.name]
+        for option, default in _DEFAULTS.items():
+            value = self.config.getoption(option)
+            if value != default:
+                words += [option, str(value)]
+        return " ".join([*words, "-k", self.case.name])
+
+    def reportinfo(self) -> tuple[Any, int | None, str]:
+        """What pytest calls the item."""
+        return self.path, None, self.name
+
+
+class ConformanceNode(pytest.Collector):
+    """What ``vendor_conformance`` stands for in a test file."""
+
+    def __init__(self, *, asked: tuple[str, tuple[str, ...], str | None], **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.asked = asked
+
+    def collect(self) -> Iterator[pytest.Item]:
+        """The vendor's checks."""
+        vendor, operators, device = self.asked
+        found = _find(self.config, vendor, operators, device)
+        for case in plan.cases(found):
+            yield ConformanceItem.from_parent(self, name=case.name, case=case, vendor=found)
+
+
+def session_items(session: pytest.Session, vendor: str) -> Iterator[pytest.Item]:
+    """The items of ``--fl-vendor``, which belong to no file."""
+    found = _find(session.config, vendor, (), None)
+    for case in plan.cases(found):
+        nodeid = f"fl-dispatch::{case.name}"
+        yield ConformanceItem.from_parent(session, name=case.name, nodeid=nodeid, case=case, vendor=found)
+
+
+def _find(config: pytest.Config, vendor: str, operators: tuple[str, ...], device: str | None) -> VendorUnderTest:
+    try:
+        return _find_once(
+            vendor,
+            operators or tuple(config.getoption("--fl-operator")),
+            device or config.getoption("--fl-device"),
+            config.getoption("--fl-seed"),
+            config.getoption("--fl-compile-backend"),
+        )
+    except FLDispatchError as error:
+        raise pytest.UsageError(str(error)) from error
+
+
+@functools.cache
+def _find_once(
+    vendor: str, operators: tuple[str, ...], device: str | None, seed: int, compile_backend: str
+) -> VendorUnderTest:
+    return find(vendor, device=device, operators=operators, seed=seed, compile_backend=compile_backend)

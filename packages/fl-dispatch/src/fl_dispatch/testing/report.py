@@ -1,0 +1,80 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``--fl-report FILE``: the outcome and figures of every check as JSON, and a page for people beside it."""
+
+from __future__ import annotations
+
+import datetime
+import json
+import platform
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fl_dispatch.testing.page import render
+
+_DISTRIBUTIONS = ("fl-dispatch", "torch", "triton", "flag-gems", "sglang-kernel", "sgl-kernel", "torch-npu", "pytest")
+
+
+def write(file: str, outcomes: Sequence[Mapping[str, Any]], config: pytest.Config) -> tuple[Path, Path]:
+    """Write both files and return their paths. A page of FILE ``report.json`` is ``report.html``."""
+    path = Path(file)
+    page = path.with_suffix(".html")
+    if page == path:
+        path = path.with_suffix(".json")
+    content = contents(outcomes, config)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(content, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+    page.write_text(render(content), encoding="utf-8")
+    return path, page
+
+
+def contents(outcomes: Sequence[Mapping[str, Any]], config: pytest.Config) -> dict[str, Any]:
+    """The report as plain data."""
+    counts = Counter(status(outcome) for outcome in outcomes)
+    return {
+        "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+        "command": " ".join(("pytest", *map(str, config.invocation_params.args))),
+        "vendors": {outcome["vendor"]: outcome["source"] for outcome in outcomes},
+        "devices": {
+            str(outcome["device"]): device_name(str(outcome["device"])) for outcome in outcomes if outcome["device"]
+        },
+        "versions": _versions(outcomes),
+        "seed": config.getoption("--fl-seed"),
+        "compile_backend": config.getoption("--fl-compile-backend"),
+        "counts": dict(sorted(counts.items())),
+        "checks": [{"status": status(outcome), **outcome} for outcome in outcomes],
+    }
+
+
+def status(outcome: Mapping[str, Any]) -> str:
+    """``passed``, ``failed``, ``unavailable`` (could not be run here) or ``not applicable``."""
+    if "unavailable" in outcome:
+        return "unavailable"
+    return "not applicable" if "not_applicable" in outcome else str(outcome["outcome"])
+
+
+def device_name(device: str) -> str:
+    """The product's name where torch knows it."""
+    import torch
+
+    if device == "cpu":
+        return platform.processor() or platform.machine()
+    try:
+        return str(torch.get_device_module(device).get_device_name())
+    except (AttributeError, RuntimeError, AssertionError):
+        return "not present"
+
+
+def _versions(outcomes: Sequence[Mapping[str, Any]]) -> dict[str, str]:
+    found = {"python": platform.python_version()}
+    own = [str(outcome["source"]).rpartition(" ")[0] for outcome in outcomes]
+    for name in (*_DISTRIBUTIONS, *sorted(set(filter(None, own)))):
+        try:
+            found[name] = version(name)
+        except PackageNotFoundError:
+            continue
+    return found

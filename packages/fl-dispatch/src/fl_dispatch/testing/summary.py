@@ -1,0 +1,67 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a run of the kit found as a whole: no green where nothing was run, and the report."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+
+class Summary:
+    """Collects the outcome of every check of one pytest session."""
+
+    def __init__(self) -> None:
+        self.clear()
+
+    def clear(self) -> None:
+        """Forget everything, for another session of the process."""
+        self.outcomes: dict[str, dict[str, Any]] = {}
+        self._lines: list[tuple[str, dict[str, bool]]] = []
+
+    def see(self, report: pytest.TestReport, found: dict[str, Any]) -> None:
+        """One phase of one item."""
+        known = self.outcomes.get(report.nodeid, {})
+        outcome = report.outcome
+        if known.get("outcome") == "failed" or (report.when != "call" and outcome == "passed"):
+            return
+        seconds = round(report.duration, 4)
+        self.outcomes[report.nodeid] = {**found, "outcome": outcome, "seconds": seconds, "node": report.nodeid}
+        if outcome == "failed":
+            self.outcomes[report.nodeid]["message"] = report.longreprtext
+
+    def finish(self, session: pytest.Session) -> None:
+        """At the end of the session: decide whether anything was run at all, write the report."""
+        config = session.config
+        checks = [outcome for outcome in self.outcomes.values() if outcome["implementation"]]
+        reasons = {
+            f"{outcome['operator']} {outcome['implementation']}: {outcome['unavailable']}"
+            for outcome in checks
+            if "unavailable" in outcome
+        }
+        ran = [outcome for outcome in checks if outcome["outcome"] != "skipped"]
+        if reasons and not ran:
+            self._say("fl-dispatch: nothing was checked, because no implementation can be used here", red=True)
+            for reason in sorted(reasons):
+                self._say(f"  {reason}", red=True)
+            if config.getoption("--fl-allow-unavailable"):
+                self._say("  allowed by --fl-allow-unavailable")
+            else:
+                self._say("  hint: run on a machine with the device, or pass --fl-allow-unavailable", red=True)
+                session.exitstatus = pytest.ExitCode.TESTS_FAILED
+        target = config.getoption("--fl-report")
+        if target:
+            from fl_dispatch.testing.report import write
+
+            written = write(target, list(self.outcomes.values()), config)
+            self._say(f"fl-dispatch: report in {' and '.join(map(str, written))}")
+
+    def lines(self) -> list[tuple[str, dict[str, bool]]]:
+        """What to print at the end, with its markup."""
+        return self._lines
+
+    def _say(self, text: str, **markup: bool) -> None:
+        self._lines.append((text, markup))
+
+
+SUMMARY = Summary()
