@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from fl_dispatch import ops as ops
+    from fl_dispatch.aten import AtenReplacement as AtenReplacement
     from fl_dispatch.backends import Backend as Backend
     from fl_dispatch.compiled import compile_refusal as compile_refusal
     from fl_dispatch.compiled import compiled_call as compiled_call
@@ -72,6 +73,9 @@ if TYPE_CHECKING:
         policy_context as policy_context,
     )
     from fl_dispatch.runtime import (
+        replace_aten as replace_aten,
+    )
+    from fl_dispatch.runtime import (
         resolve_op as resolve_op,
     )
     from fl_dispatch.selection import DeviceFacts as DeviceFacts
@@ -93,6 +97,7 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 _HOME = {
+    "AtenReplacement": "aten",
     "Backend": "backends",
     "BackendImplKind": "types",
     "BackendPriority": "types",
@@ -132,6 +137,7 @@ _HOME = {
     "installed_vendors": "discovery",
     "load_config": "config",
     "policy_context": "runtime",
+    "replace_aten": "runtime",
     "resolve_op": "runtime",
     "select": "selection",
     "wait_for_report": "report",

@@ -44,6 +44,15 @@ SETTINGS: tuple[Setting, ...] = (
     Setting("oot_whitelist", "operators", "If set, the only operators taken over from the framework.", None),
     Setting("oot_blacklist", "operators", "Operators left to the framework's own method.", ()),
     Setting("report", "path", "Where each worker writes its JSON report; the rank is put into the name.", None),
+    Setting("flagos_aten", "flag", "Workers let FlagGems replace PyTorch's own (ATen) operators.", False),
+    Setting("flagos_whitelist", "aten_operators", "If set, the only ATen operators that FlagGems replaces.", None),
+    Setting("flagos_blacklist", "aten_operators", "ATen operators left to PyTorch.", ()),
+    Setting(
+        "flagos_record",
+        "path",
+        "Where each worker notes which replaced ATen operators served; one file a process.",
+        None,
+    ),
     Setting("config", "path", "A YAML file with the settings above, by key.", None, in_file=False),
 )
 _BY_KEY = {setting.key: setting for setting in SETTINGS}
@@ -61,6 +70,10 @@ class Config:
     oot_whitelist: frozenset[str] | None = None
     oot_blacklist: frozenset[str] = frozenset()
     report: str | None = None
+    flagos_aten: bool = False
+    flagos_whitelist: frozenset[str] | None = None
+    flagos_blacklist: frozenset[str] = frozenset()
+    flagos_record: str | None = None
     use_flaggems: bool = True
     origins: Mapping[str, str] = field(default_factory=dict)
 
@@ -78,6 +91,10 @@ class Config:
         values["oot_whitelist"] = None if self.oot_whitelist is None else sorted(self.oot_whitelist)
         values["oot_blacklist"] = sorted(self.oot_blacklist)
         values["report"] = self.report
+        values["flagos_aten"] = self.flagos_aten
+        values["flagos_whitelist"] = None if self.flagos_whitelist is None else sorted(self.flagos_whitelist)
+        values["flagos_blacklist"] = sorted(self.flagos_blacklist)
+        values["flagos_record"] = self.flagos_record
         values["use_flaggems"] = self.use_flaggems
         return {key: {"value": value, "from": self.origins.get(key, "built-in")} for key, value in values.items()}
 
@@ -126,6 +143,7 @@ def load_config(
         apply(_checked_keys(_read_file(path, f"{prefix}CONFIG"), path), path)
     apply(from_environment, prefix)
 
+    _check_aten(origins, prefix)
     flaggems = environ.get(USE_FLAGGEMS, "").strip()
     if flaggems:
         origins["use_flaggems"] = USE_FLAGGEMS
@@ -142,9 +160,23 @@ def load_config(
         oot_whitelist=None if values["oot_whitelist"] is None else frozenset(values["oot_whitelist"]),
         oot_blacklist=frozenset(values["oot_blacklist"]),
         report=values["report"],
+        flagos_aten=values["flagos_aten"],
+        flagos_whitelist=None if values["flagos_whitelist"] is None else frozenset(values["flagos_whitelist"]),
+        flagos_blacklist=frozenset(values["flagos_blacklist"]),
+        flagos_record=values["flagos_record"],
         use_flaggems=parse_flag(flaggems, USE_FLAGGEMS) if flaggems else True,
         origins=MappingProxyType(origins),
     )
+
+
+def _check_aten(origins: Mapping[str, str], prefix: str) -> None:
+    """Lists without a word on whether they are to be used: whoever wrote them expects that they are."""
+    given = [key for key in ("flagos_whitelist", "flagos_blacklist", "flagos_record") if key in origins]
+    if given and "flagos_aten" not in origins:
+        raise ConfigError(
+            f"{origins[given[0]]}: {given[0]} has no effect while ATen's operators are not replaced; "
+            f"set {prefix}FLAGOS_ATEN=1 to replace them, or 0 to keep it for later"
+        )
 
 
 def flaggems_wanted(environ: Mapping[str, str] | None = None) -> bool:

@@ -105,6 +105,10 @@ class ValueParser:
     def _vendors(self, raw: Value, lower: Value, where: str) -> frozenset[str]:
         return self._names(raw, lower, where, self._vendor_name)
 
+    def _aten_operators(self, raw: Value, lower: Value, where: str) -> frozenset[str]:
+        # Which ones there are only a worker can ask: FlagGems initialises the device when it is imported.
+        return self._names(raw, lower, where, lambda name, _: (name,))
+
     def _operator_name(self, name: str, where: str) -> Iterable[str]:
         if name not in self._aliases:
             raise ConfigError(f"{where}: unknown operator {name!r}; {did_you_mean(name, self._aliases)}")

@@ -65,6 +65,7 @@ def diagnose(prefix: str, environ: Mapping[str, str] | None = None) -> list[Find
     _collect(findings, "flagos", _flagos)
     if prefix in configs:
         _collect(findings, "operators", lambda: _vendors_and_operators(prefix, configs[prefix]))
+        _collect(findings, "ATen operators", lambda: _aten(configs[prefix]))
     else:
         text = "not loaded, because the settings that say which ones are denied cannot be read"
         findings.append(Finding("note", "vendors", text, "mend the settings first"))
@@ -152,6 +153,27 @@ def _flagos() -> Iterator[Finding]:
     broken = has_device and adapters.installed_version("flag-gems") is not None and "switched off" not in reason
     where = "" if has_device else " (FlagGems needs an accelerator, this machine has none)"
     yield Finding("fault" if broken else "note", "flagos", reason + where)
+
+
+def _aten(config: Config) -> Iterator[Finding]:
+    """What a worker would replace, where the settings ask for it."""
+    if not config.flagos_aten:
+        return
+    from fl_dispatch.aten import chosen_offers, offered
+
+    subject, where = "ATen operators", config.origins.get("flagos_aten", "flagos_aten")
+    reason, offers = offered()
+    if reason is not None:
+        level = "fault" if config.policy.strict else "note"
+        yield Finding(level, subject, f"{where} is on, but they stay PyTorch's own: {reason}")
+        return
+    names = "\n".join(f"{offer.key} ({offer.function})" for offer in offers)
+    try:
+        chosen = chosen_offers(offers, config)
+    except ConfigError as error:
+        yield Finding("fault", subject, str(error), "--verbose shows what FlagGems has", names)
+        return
+    yield Finding("ok", subject, f"workers replace {len(chosen)} of the {len(offers)} FlagGems has", "", names)
 
 
 def _vendors_and_operators(prefix: str, config: Config) -> Iterator[Finding]:

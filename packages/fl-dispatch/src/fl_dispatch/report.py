@@ -57,7 +57,7 @@ class Report:
         self._lock = threading.Lock()
 
     def fact(self, key: str, value: Any) -> None:
-        """Add a JSON-able fact about this process, for example the seam in use."""
+        """Add a JSON-able fact about this process, for example the seam in use, or a function that gives the present one."""
         self._facts[key] = value
 
     # -- content
@@ -117,7 +117,7 @@ class Report:
             "pid": os.getpid(),
             "device": self._manager.device_type,
             "counts": "calls (eager mode)",
-            **self._facts,
+            **{key: value() if callable(value) else value for key, value in self._facts.items()},
             "operators": self.rows(),
             "left_to_framework": self.left_to_framework(),
             "vendors": [record.as_dict() for record in self._manager.vendors],
@@ -273,7 +273,19 @@ def format_report(report: Mapping[str, Any]) -> str:
         for line in (head, *body):
             del line[3]
     title = f"fl-dispatch on {report['framework']}, {report['role']} rank {report['rank']}, {report['device']}"
-    return f"{title}\n{_columns(head, body)}"
+    aten = _aten_line(report.get("aten"))
+    return f"{title}\n{_columns(head, body)}{aten}"
+
+
+def _aten_line(aten: Mapping[str, Any] | None) -> str:
+    """What became of PyTorch's own operators, where somebody asked for another one."""
+    if aten is None or aten["state"] == "off":
+        return ""
+    if aten["state"] != "on":
+        return f"\nATen operators: PyTorch's own, because {aten['reason']}"
+    refused = f", {len(aten['refused'])} refused by PyTorch" if aten["refused"] else ""
+    served = f"; {len(aten['served'])} of them served a call" if aten.get("served") else ""
+    return f"\nATen operators: {len(aten['replaced'])} by FlagGems {aten['flag_gems']}{refused}{served}"
 
 
 def _columns(head: Sequence[str], body: Sequence[Sequence[str]]) -> str:

@@ -5,12 +5,17 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from fl_dispatch.config import load_config
+from fl_dispatch.config import Config, load_config
 from fl_dispatch.manager import OpManager
 from fl_dispatch.policy import SelectionPolicy
 from fl_dispatch.selection import DeviceFacts, Selection
+
+if TYPE_CHECKING:
+    from fl_dispatch.aten import AtenReplacement
+
+_aten: AtenReplacement | None = None
 
 _MANAGER = OpManager(policy_source=lambda: load_config("FL_DISPATCH_").policy)
 
@@ -22,6 +27,16 @@ def default_manager() -> OpManager:
 
 #: ``call_op("rms_norm", obj, x, residual)``: call one operator by name.
 call_op: Callable[..., Any] = _MANAGER.call_op
+
+
+def replace_aten(config: Config, *, rank: int = 0) -> AtenReplacement:
+    """``aten.replace_aten``, once in this process: PyTorch's dispatcher is the process's, and so are its kernels."""
+    global _aten
+    if _aten is None:
+        from fl_dispatch import aten
+
+        _aten = aten.replace_aten(config, rank=rank)
+    return _aten
 
 
 def resolve_op(op_name: str) -> Callable[..., Any]:

@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
-from fl_dispatch import Report, SeamError, default_manager
+from fl_dispatch import Report, SeamError, default_manager, replace_aten
 from sglang_fl.plugin import Installed, installed
 from sglang_fl.versions import installed_version, tested_range
 
@@ -43,6 +43,8 @@ def after_load_model(result: Any, runner: Any, *args: Any, **kwargs: Any) -> Non
         raise SeamError("sglang-fl's hook ran in a process that never loaded the plug-in; reinstall sglang-fl")
     default_manager().configure(device_type=str(runner.device))
     settle_model(runner.model, here)
+    # Here, in a process that runs a model, once its weights are loaded, and before anything is captured.
+    replace_aten(here.config, rank=_rank())
     publish(here, runner.server_args)
 
 
@@ -70,6 +72,7 @@ def publish(here: Installed, server_args: Any) -> Report:
             default_manager(), framework, here.config, rank=_rank(), role="scheduler", left=here.binder.left
         )
         _report.fact("seam", here.seam.target)
+        _report.fact("aten", replace_aten(here.config).as_dict)
     bypass = _bypass(server_args)
     if bypass is not None:
         _report.fact("bypassed_by", bypass)

@@ -8,7 +8,7 @@ import logging
 from collections.abc import Callable
 from typing import Any
 
-from fl_dispatch import Report, SeamError, default_manager
+from fl_dispatch import Report, SeamError, default_manager, replace_aten
 from vllm_fl_adapter.fingerprint import KEY, fingerprint
 from vllm_fl_adapter.graphs import CompiledModule, compiled_roots, describe
 from vllm_fl_adapter.plugin import Installed, installed
@@ -132,6 +132,8 @@ class WorkerStart:
         for model in models:
             binder.note_left(model.modules())
         self._compiled = [CompiledModule(root, tuple(binder.sites_of(root.modules()))) for root in roots]
+        # Now that the weights are loaded, and before vLLM's profiling run, compilation and capture.
+        replace_aten(self._here.config, rank=int(self._worker.rank))
         self._publish()
 
     def after_warm_up(self) -> None:
@@ -167,6 +169,7 @@ class WorkerStart:
             left=self._here.binder.left,
         )
         report.fact("platform", _platform())
+        report.fact("aten", replace_aten(self._here.config).as_dict)
         report.fact("compilation", self._mode)
         report.fact("fingerprint", self._vllm_config.additional_config[KEY])
         if self._compiled:

@@ -27,6 +27,26 @@ FUNCTIONS = ("silu_and_mul_out", "gelu_and_mul", "rms_norm", "fused_add_rms_norm
 DEVICES = frozenset({"cuda", "npu", "mlu", "musa", "gcu", "aipu", "ptpu", "txda"})
 
 
+def import_fault() -> str | None:
+    """Why FlagGems is not to be or cannot be imported here; None when it was. ``USE_FLAGGEMS=0``: not even tried."""
+    if not flaggems_wanted():
+        return f"switched off by {USE_FLAGGEMS}=0"
+    if importlib.util.find_spec("flag_gems") is None:
+        return "flag_gems is not installed; pip install 'fl-dispatch[flagos]'"
+    try:
+        import flag_gems  # noqa: F401  (whether it can be)
+    except Exception as error:  # noqa: BLE001  (RuntimeError, AssertionError, AttributeError: it has no one type for this)
+        return f"flag_gems does not import here: {type(error).__name__}: {error}".splitlines()[0]
+    return None
+
+
+def register_all(library: Any) -> None:
+    """Have FlagGems register every ATen operator it has for this device with a ``torch.library.Library``."""
+    import flag_gems
+
+    flag_gems.enable(lib=library, unused=[], record=False)
+
+
 class FlagosBackend(Backend):
     """The operators on FlagGems. ``unavailable_reason`` gives FlagGems' own words when it cannot be used."""
 
@@ -49,14 +69,11 @@ class FlagosBackend(Backend):
 
     @staticmethod
     def _find_fault() -> str | None:
-        if not flaggems_wanted():
-            return f"switched off by {USE_FLAGGEMS}=0"
-        if importlib.util.find_spec("flag_gems") is None:
-            return "flag_gems is not installed; pip install 'fl-dispatch[flagos]'"
-        try:
-            import flag_gems
-        except Exception as error:  # noqa: BLE001  (RuntimeError, AssertionError, AttributeError: it has no one type for this)
-            return f"flag_gems does not import here: {type(error).__name__}: {error}".splitlines()[0]
+        reason = import_fault()
+        if reason is not None:
+            return reason
+        import flag_gems
+
         absent = [name for name in FUNCTIONS if not callable(getattr(flag_gems, name, None))]
         if absent:
             version = getattr(flag_gems, "__version__", "of unknown version")
