@@ -9,6 +9,7 @@ import textwrap
 
 import pytest
 
+import fl_dispatch
 from fl_dispatch import OpManager, OpRegistry, SelectionPolicy, installed_vendors
 from fl_dispatch.discovery import discover
 
@@ -185,8 +186,8 @@ def test_another_interface_version_is_an_error_with_a_hint(install):
     records, _ = found()
     assert records["acme"].status == "broken"
     assert records["acme"].reason == (
-        "built for vendor interface version 7, this fl-dispatch supports 1; "
-        "install matching versions of fl-dispatch and the vendor package"
+        f"acme-kernels 1.0 is built for version 7 of the vendor interface, fl-dispatch {fl_dispatch.__version__} takes "
+        "version 1; install a newer fl-dispatch"
     )
 
 

@@ -55,6 +55,8 @@ if TYPE_CHECKING:
     from fl_dispatch.ops.spec import OpSpec as OpSpec
     from fl_dispatch.ops.spec import Sample as Sample
     from fl_dispatch.ops.spec import Tolerance as Tolerance
+    from fl_dispatch.platforms import PlatformRecord as PlatformRecord
+    from fl_dispatch.platforms import device_platforms as device_platforms
     from fl_dispatch.policy import SelectionPolicy as SelectionPolicy
     from fl_dispatch.registry import OpRegistry as OpRegistry
     from fl_dispatch.report import Report as Report
@@ -116,6 +118,7 @@ _HOME = {
     "OpManager": "manager",
     "OpRegistry": "registry",
     "OpSpec": "ops.spec",
+    "PlatformRecord": "platforms",
     "RegistrationError": "errors",
     "Report": "report",
     "Sample": "ops.spec",
@@ -132,6 +135,7 @@ _HOME = {
     "compile_refusal": "compiled",
     "compiled_call": "compiled",
     "default_manager": "runtime",
+    "device_platforms": "platforms",
     "explain": "runtime",
     "format_report": "report",
     "installed_vendors": "discovery",

@@ -9,12 +9,12 @@ import traceback
 from collections.abc import Iterable
 from dataclasses import dataclass
 from importlib.metadata import EntryPoint, entry_points
-from typing import Any
 
+from fl_dispatch.compatibility import distribution_of, load_vendor
 from fl_dispatch.errors import RegistrationError
 from fl_dispatch.policy import SelectionPolicy
 from fl_dispatch.registry import OpRegistry
-from fl_dispatch.vendor import SUPPORTED_API_VERSIONS, VENDOR_GROUP, Vendor
+from fl_dispatch.vendor import VENDOR_GROUP
 
 logger = logging.getLogger("fl_dispatch")
 
@@ -67,7 +67,7 @@ def discover(
     records = []
     taken: dict[str, str] = {}
     for point in sorted(entry_points(group=VENDOR_GROUP), key=lambda p: (p.name, p.value)):
-        known = earlier.get((point.name, _distribution(point), point.value))
+        known = earlier.get((point.name, distribution_of(point)[0], point.value))
         if known is not None and known.status != "denied":
             records.append(known)
             taken.setdefault(point.name, known.distribution)
@@ -82,8 +82,7 @@ def discover(
 
 
 def _load(registry: OpRegistry, policy: SelectionPolicy, point: EntryPoint, taken: dict[str, str]) -> VendorRecord:
-    distribution = _distribution(point)
-    version = point.dist.version if point.dist else "unknown"
+    distribution, version = distribution_of(point)
 
     def record(status: str, reason: str = "", detail: str = "", implementations: int = 0) -> VendorRecord:
         return VendorRecord(point.name, distribution, version, point.value, status, reason, detail, implementations)
@@ -97,7 +96,7 @@ def _load(registry: OpRegistry, policy: SelectionPolicy, point: EntryPoint, take
         )
     before = _count(registry)
     try:
-        register = _register_function(point.load(), point)
+        register = load_vendor(point).register
         with registry.registering(f"{distribution} {version}", vendor=point.name):
             register(registry)
     except RegistrationError as error:
@@ -115,30 +114,5 @@ def _load(registry: OpRegistry, policy: SelectionPolicy, point: EntryPoint, take
     return record("registered", implementations=added)
 
 
-def _distribution(point: EntryPoint) -> str:
-    return point.dist.name if point.dist else "unknown"
-
-
 def _count(registry: OpRegistry) -> int:
     return sum(len(impls) for impls in registry.snapshot().values())
-
-
-def _register_function(loaded: Any, point: EntryPoint) -> Any:
-    if isinstance(loaded, Vendor):
-        if loaded.name != point.name:
-            raise RegistrationError(
-                f"the entry point is named {point.name!r} but its Vendor value says {loaded.name!r}; name both alike"
-            )
-        if loaded.api_version not in SUPPORTED_API_VERSIONS:
-            supported = ", ".join(map(str, SUPPORTED_API_VERSIONS))
-            raise RegistrationError(
-                f"built for vendor interface version {loaded.api_version}, this fl-dispatch supports {supported}; "
-                "install matching versions of fl-dispatch and the vendor package"
-            )
-        return loaded.register
-    if not callable(loaded):
-        raise RegistrationError(
-            f"entry point {point.value!r} is {type(loaded).__name__}, "
-            "neither a register(registry) function nor a Vendor"
-        )
-    return loaded

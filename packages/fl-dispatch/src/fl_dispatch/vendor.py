@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from fl_dispatch.registry import OpRegistry
@@ -22,15 +22,35 @@ VENDOR_GROUP = "fl_dispatch.vendors"
 class DevicePlatform:
     """What a framework has to know about a device that it does not know. An adapter makes the framework's platform of it.
 
+    Only the first three are required. Everything else has a careful default, and what a framework asks beyond this it
+    answers itself. Nothing in here may import the SDK when the value is made: functions and dotted names do so when used.
+
     Args:
         device_type: torch's name of it, for example ``"npu"``.
         present: whether this machine has one; True, or False, or a reason why not. Asked in launchers too: it may look for
             device files, and must not create a device context or import the SDK.
         distributed_backend: of torch.distributed, for example ``"hccl"``.
         dispatch_key: torch's dispatch key of it.
+        torch_module: dotted name of the module with ``set_device``, ``synchronize``, ``empty_cache``, ``mem_get_info``, ...;
+            ``"torch.<device_type>"`` when empty. What it lacks is done without, or taken from the machine's memory.
+        setup: called once in each worker process before anything is built on the device: imports the SDK, and raises what
+            ought to stop the start.
+        device_name: ``device_name(index)``, for people; the torch module's own when None.
+        device_capability: ``device_capability(index)``, (major, minor); None: the device has no such number.
+        memory: ``memory(index)``, (free, total) in bytes; the torch module's ``mem_get_info`` when None.
+        pin_memory: host memory can be pinned for it.
         graphs: device graphs can be captured.
-        classes: dotted names of classes by what they are for, for example ``"vllm.worker"``, ``"vllm.attention"``; which
-            there are is in each adapter's documentation.
+        piecewise_graphs: pieces of a compiled model can be captured.
+        triton: Triton kernels run on it.
+        fp8: it computes with 8-bit floating point numbers.
+        quantization: methods that work on it, by the frameworks' names; empty: not said.
+        compile_backend: of ``torch.compile``, by name.
+        attention_backend: SGLang's name of the attention to take where the user asks for none.
+        native_forward: which ``forward_<name>`` of a framework's layer serves an operator that is not dispatched.
+        profiler_activity: member of ``torch.profiler.ProfilerActivity``.
+        server_args: fields of SGLang's ServerArgs to what a user most likely wants; only for what the user left unset.
+        classes: dotted names of classes by what they are for, for example ``"vllm.worker"``, ``"sglang.graph_runner"``;
+            which there are is in docs/platforms.md.
     """
 
     device_type: str
@@ -39,6 +59,39 @@ class DevicePlatform:
     dispatch_key: str = "PrivateUse1"
     graphs: bool = False
     classes: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}), hash=False)
+    torch_module: str = ""
+    setup: Callable[[], None] | None = None
+    device_name: Callable[[int], str] | None = None
+    device_capability: Callable[[int], tuple[int, int] | None] | None = None
+    memory: Callable[[int], tuple[int, int]] | None = None
+    pin_memory: bool = False
+    piecewise_graphs: bool = False
+    triton: bool = False
+    fp8: bool = False
+    quantization: tuple[str, ...] = ()
+    compile_backend: str = "inductor"
+    attention_backend: str = "torch_native"
+    native_forward: str = "native"
+    profiler_activity: str = "CPU"
+    server_args: Mapping[str, Any] = field(default_factory=lambda: MappingProxyType({}), hash=False)
+
+    def __post_init__(self) -> None:
+        for name in ("device_type", "distributed_backend", "dispatch_key"):
+            value = getattr(self, name)
+            if not isinstance(value, str) or not value:
+                raise TypeError(f"DevicePlatform: {name} must be a non-empty string, not {value!r}")
+        if not callable(self.present):
+            raise TypeError(f"DevicePlatform({self.device_type}): present must be a function, not {self.present!r}")
+        for name in ("setup", "device_name", "device_capability", "memory"):
+            value = getattr(self, name)
+            if value is not None and not callable(value):
+                raise TypeError(f"DevicePlatform({self.device_type}): {name} must be a function or None, not {value!r}")
+        for purpose, dotted in self.classes.items():
+            module, _, attribute = str(dotted).rpartition(".")
+            if not module or not attribute:
+                raise TypeError(
+                    f"DevicePlatform({self.device_type}): classes[{purpose!r}] must be a dotted name, not {dotted!r}"
+                )
 
 
 @dataclass(frozen=True)
@@ -48,7 +101,8 @@ class Vendor:
     Args:
         name: the vendor's name; must equal the entry point's name.
         register: adds the vendor's implementations to a registry. It must not import the vendor's SDK.
-        api_version: version of this interface the distribution was written for.
+        api_version: version of this interface the distribution was written for (docs/versioning.md). The default stays 1
+            in every fl-dispatch to come: what is not said is the oldest.
         platform: facts about the device, where frameworks do not know it.
     """
 
