@@ -17,7 +17,17 @@ from fltool.paths import ENVS, ROOT, relative
 # Settings of the user's shell that would change what a test or an install does without anyone seeing it.
 LEAKING_PREFIXES = ("SGLANG_", "VLLM_", "FL_DISPATCH_", "SGLANG_FL_", "VLLM_FL_")
 LEAKING_NAMES = frozenset(
-    {"PYTHONPATH", "PYTHONHOME", "PYTHONWARNINGS", "USE_FLAGGEMS", "PIP_USER", "PIP_TARGET", "PIP_PREFIX"}
+    {
+        "PYTHONPATH",
+        "PYTHONHOME",
+        "PYTHONWARNINGS",
+        # An engine has three processes, and each would compile the sources of torch and the engine anew.
+        "PYTHONDONTWRITEBYTECODE",
+        "USE_FLAGGEMS",
+        "PIP_USER",
+        "PIP_TARGET",
+        "PIP_PREFIX",
+    }
 )
 
 HEARTBEAT_SECONDS = 20.0

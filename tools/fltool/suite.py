@@ -31,6 +31,7 @@ class Step:
         select: a pytest -k expression for the paths in ``selected_paths``, which are then a run of their own.
         needs_model: the tests serve the small model.
         needs_source: a folder of the repository without which the step makes no sense.
+        workers: how many tests run at a time; starting an engine keeps one core busy.
     """
 
     environment: str
@@ -39,6 +40,7 @@ class Step:
     select: str = ""
     needs_model: bool = True
     needs_source: str = "packages"
+    workers: int = 2
 
     def runs(self) -> list[list[str]]:
         """The pytest arguments of each run; empty if nothing of it exists."""
@@ -138,7 +140,9 @@ def _run(step: Step, extra: Sequence[str]) -> tuple[str, Counts, float]:
         report = REPORTS / f"{env.name}-{number}.xml"
         report.unlink(missing_ok=True)
         print(f"\n== {env.name}: pytest {' '.join([*arguments, *extra])}", flush=True)
-        command = [str(env.python), "-m", "pytest", f"--junitxml={report}", *arguments, *extra]
+        # tests/conftest.py says which tests stay together; without that each worker would start the engine they share.
+        parallel = [f"--numprocesses={step.workers}", "--dist=loadgroup"] if step.workers > 1 else []
+        command = [str(env.python), "-m", "pytest", f"--junitxml={report}", *parallel, *arguments, *extra]
         status = run_shown(command, environment=env.variables(variables), timeout=TEST_TIMEOUT)
         counts += pytest_counts(status, report, may_be_empty=bool(extra))
     return env.name, counts, time.monotonic() - started
