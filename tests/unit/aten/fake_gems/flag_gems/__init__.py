@@ -8,9 +8,14 @@ from flag_gems import ops
 if "FAKE_GEMS_FAULT" in os.environ:
     raise RuntimeError(os.environ["FAKE_GEMS_FAULT"])
 
+if "FAKE_GEMS_IMPORTS" in os.environ:
+    with open(os.environ["FAKE_GEMS_IMPORTS"], "a", encoding="utf-8") as log:
+        log.write(f"{os.getpid()}\n")
+
 __version__ = "0.0"
 
 KERNELS = [("neg", ops.neg), ("square", ops.square), ("mul.Tensor", ops.mul), ("relu", ops.relu)]
+KERNELS += [("index_select", ops.index_select)]
 KERNELS += [("no_such_operator", ops.relu)] if "FAKE_GEMS_EXTRA" in os.environ else []
 
 
