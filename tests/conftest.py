@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What all tests share: the marker ``gpu``, and which tests stay together when pytest-xdist runs several at a time."""
+"""What all tests share: the marker ``gpu``."""
 
 from __future__ import annotations
 
@@ -20,19 +20,8 @@ def _why_no_gpu() -> str | None:
     return None
 
 
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Skip tests marked ``gpu`` where there is none (torch is imported only if such a test was collected), and group tests."""
-    parallel = config.pluginmanager.hasplugin("xdist")
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Skip tests marked ``gpu`` where there is none. torch is imported only if such a test was collected."""
     for item in items:
         if item.get_closest_marker("gpu") is not None and (reason := _why_no_gpu()):
             item.add_marker(pytest.mark.skip(reason=reason))
-        if parallel and isinstance(item, pytest.Function) and (shared := _shared(item)):
-            item.add_marker(pytest.mark.xdist_group(f"{item.path} {shared}"))
-
-
-def _shared(item: pytest.Function) -> str:
-    """The fixtures of the item's file that outlive it, such as a running engine, with their parameters."""
-    parameters = getattr(getattr(item, "callspec", None), "params", {})
-    definitions = item._fixtureinfo.name2fixturedefs
-    names = sorted(name for name in definitions if definitions[name][-1].scope in ("module", "class"))
-    return " ".join(f"{name}={parameters.get(name, '')}" for name in names)

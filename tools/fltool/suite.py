@@ -140,8 +140,8 @@ def _run(step: Step, extra: Sequence[str]) -> tuple[str, Counts, float]:
         report = REPORTS / f"{env.name}-{number}.xml"
         report.unlink(missing_ok=True)
         print(f"\n== {env.name}: pytest {' '.join([*arguments, *extra])}", flush=True)
-        # tests/conftest.py says which tests stay together; without that each worker would start the engine they share.
-        parallel = [f"--numprocesses={step.workers}", "--dist=loadgroup"] if step.workers > 1 else []
+        # By file, as the tests of a file share engines. (loadgroup of xdist 3.8 groups nothing under pytest 9.2.)
+        parallel = [f"--numprocesses={step.workers}", "--dist=loadfile"] if step.workers > 1 else []
         command = [str(env.python), "-m", "pytest", f"--junitxml={report}", *parallel, *arguments, *extra]
         status = run_shown(command, environment=env.variables(variables), timeout=TEST_TIMEOUT)
         counts += pytest_counts(status, report, may_be_empty=bool(extra))
