@@ -10,6 +10,7 @@ from collections.abc import Sequence
 
 from fltool.demo import run_demo
 from fltool.environments import ENVIRONMENTS, ensure, named
+from fltool.matrix import run_matrix
 from fltool.model import ensure_model
 from fltool.paths import ROOT, relative
 from fltool.process import ToolError
@@ -37,6 +38,14 @@ def parser() -> argparse.ArgumentParser:
     test.add_argument(
         "--only", action="append", default=[], choices=STEP_NAMES, help="one step of: %(choices)s", metavar="STEP"
     )
+
+    matrix = commands.add_parser(
+        "matrix", help="the plug-ins in other versions of SGLang and vLLM; arguments after -- go to pytest"
+    )
+    matrix.add_argument(
+        "names", nargs="*", metavar="VERSION", help="sglang-0.5.13, or sglang or vllm for all of one engine"
+    )
+    matrix.add_argument("--write", action="store_true", help="put the outcomes into docs/versions.md")
     return top
 
 
@@ -76,6 +85,8 @@ def _dispatch(options: argparse.Namespace, passed_on: Sequence[str]) -> int:
             return 0
         case "run":
             return _run(options.name, passed_on)
+        case "matrix":
+            return 0 if run_matrix(options.names, write=options.write, extra=passed_on) else 1
         case "demo":
             return run_demo(passed_on)
         case _:

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from fltool.engine_versions import engine_version
 from fltool.environments import ensure, named
 from fltool.junit import Counts, pytest_counts
 from fltool.model import ensure_model
@@ -26,11 +27,12 @@ class Step:
     """One run of pytest in one environment.
 
     Args:
-        environment: its name, which is also the step's.
+        environment: its name.
         paths: of the repository; those that do not exist are left out, and the step with them if none does.
         select: a pytest -k expression for the paths in ``selected_paths``, which are then a run of their own.
         needs_model: the tests serve the small model.
         needs_source: a folder of the repository without which the step makes no sense.
+        version: of an engine, laid over the environment.
         workers: how many tests run at a time; starting an engine keeps one core busy.
     """
 
@@ -40,7 +42,13 @@ class Step:
     select: str = ""
     needs_model: bool = True
     needs_source: str = "packages"
+    version: str = ""
     workers: int = 2
+
+    @property
+    def name(self) -> str:
+        """What the step is called."""
+        return self.version or self.environment
 
     def runs(self) -> list[list[str]]:
         """The pytest arguments of each run; empty if nothing of it exists."""
@@ -55,16 +63,16 @@ STEPS = (
     Step("dev", ("tests/unit", "tests/property", "tests/tools", "tests/gpu"), needs_model=False),
     Step("sglang-0.5.23", ("tests/unit/ops", "tests/sglang")),
     Step("sglang-0.5.17", ("tests/sglang/test_bridges.py", "tests/sglang/test_serving.py")),
-    # The tests of whole engines in tests/vllm compile for minutes each; CONTRIBUTING.md says how to run them.
+    Step("sglang-0.5.17", ("tests/sglang/test_bridges.py", "tests/sglang/test_serving.py"), version="sglang-0.5.11"),
     Step(
         "vllm-0.32",
-        ("tests/vllm/test_layers.py",),
+        ("tests/vllm",),
         selected_paths=("tests/unit/ops",),
         select="vllm",
         needs_source="packages/vllm-fl-adapter/src",
     ),
 )
-STEP_NAMES = ("lint", *(step.environment for step in STEPS))
+STEP_NAMES = ("lint", *(step.name for step in STEPS))
 
 
 def run_suite(only: Sequence[str] = (), extra: Sequence[str] = ()) -> bool:
@@ -81,7 +89,7 @@ def run_suite(only: Sequence[str] = (), extra: Sequence[str] = ()) -> bool:
     unknown = [name for name in only if name not in STEP_NAMES]
     if unknown:
         raise ToolError(f"unknown step {unknown[0]!r}; there are: {', '.join(STEP_NAMES)}")
-    steps = [step for step in STEPS if (not only or step.environment in only) and _applies(step)]
+    steps = [step for step in STEPS if (not only or step.name in only) and _applies(step)]
     lint = not only or "lint" in only
     environments = dict.fromkeys([*(["dev"] if lint else []), *(step.environment for step in steps)])
     for name in environments:
@@ -98,7 +106,7 @@ def run_suite(only: Sequence[str] = (), extra: Sequence[str] = ()) -> bool:
 def _applies(step: Step) -> bool:
     if step.runs():
         return True
-    print(f"{step.environment}: left out, there is no {' or '.join(step.paths)} to test yet", flush=True)
+    print(f"{step.name}: left out, there is no {' or '.join(step.paths)} to test yet", flush=True)
     return False
 
 
@@ -123,11 +131,9 @@ def _lint() -> tuple[str, Counts, float]:
     return "lint", counts, time.monotonic() - started
 
 
-def _run(step: Step, extra: Sequence[str]) -> tuple[str, Counts, float]:
-    env = named(step.environment)
-    started = time.monotonic()
-    counts = Counts()
-    variables = {
+def pytest_variables() -> dict[str, str]:
+    """What every test run has in its environment."""
+    return {
         # More threads than cores make the engines' decoding slower by an order of magnitude.
         "OMP_NUM_THREADS": "1",
         "TOKENIZERS_PARALLELISM": "false",
@@ -135,17 +141,25 @@ def _run(step: Step, extra: Sequence[str]) -> tuple[str, Counts, float]:
         "HF_HUB_OFFLINE": "1",
         "FL_TEST_MODEL": str(MODEL),
     }
+
+
+def _run(step: Step, extra: Sequence[str]) -> tuple[str, Counts, float]:
+    env = named(step.environment)
+    started = time.monotonic()
+    counts = Counts()
+    folders = engine_version(step.version).folders() if step.version else []
+    variables = {**pytest_variables(), **({"PYTHONPATH": ":".join(map(str, folders))} if folders else {})}
     REPORTS.mkdir(parents=True, exist_ok=True)
     for number, arguments in enumerate(step.runs()):
-        report = REPORTS / f"{env.name}-{number}.xml"
+        report = REPORTS / f"{step.name}-{number}.xml"
         report.unlink(missing_ok=True)
-        print(f"\n== {env.name}: pytest {' '.join([*arguments, *extra])}", flush=True)
+        print(f"\n== {step.name}: pytest {' '.join([*arguments, *extra])}", flush=True)
         # By file, as the tests of a file share engines. (loadgroup of xdist 3.8 groups nothing under pytest 9.2.)
         parallel = [f"--numprocesses={step.workers}", "--dist=loadfile"] if step.workers > 1 else []
         command = [str(env.python), "-m", "pytest", f"--junitxml={report}", *parallel, *arguments, *extra]
         status = run_shown(command, environment=env.variables(variables), timeout=TEST_TIMEOUT)
         counts += pytest_counts(status, report, may_be_empty=bool(extra))
-    return env.name, counts, time.monotonic() - started
+    return step.name, counts, time.monotonic() - started
 
 
 def _report(summary: Sequence[tuple[str, Counts, float]], seconds: float) -> bool:
