@@ -12,7 +12,7 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from engine import install_plugin
+from sample_wheels import install_plugin
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import functools
 import json
 import os
 import re
@@ -135,19 +134,6 @@ def environment(settings: Mapping[str, str], plugins: Sequence[Path] = ()) -> di
     """This process's variables with the settings, and the plug-ins importable (and so discoverable)."""
     path = [str(folder) for folder in plugins] + [os.environ.get("PYTHONPATH", "")]
     return {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, path)), **settings}
-
-
-@functools.cache
-def install_plugin(name: str, into: Path) -> Path:
-    """Build tests/plugins/NAME as a wheel and install it into a folder, as ``pip install --target`` does."""
-    target = into / name
-    wheels = into / "wheels"
-    pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "-q"]
-    source = str(TESTS / "plugins" / name)
-    subprocess.run([*pip, "wheel", "--no-deps", "--no-build-isolation", "-w", str(wheels), source], check=True)
-    (wheel,) = wheels.glob(f"{name.replace('-', '_')}-*.whl")
-    subprocess.run([*pip, "install", "--no-deps", "--no-index", "--target", str(target), str(wheel)], check=True)
-    return target
 
 
 def load_in_forks(cases: Mapping[str, tuple[str, str]]) -> dict[str, str]:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from engine import CALLS_PER_FORWARD, LAYERS, serve
+from sample_wheels import record
 
 pytestmark = pytest.mark.sglang
 
@@ -24,6 +25,7 @@ def test_allowed_vendor_with_code_as_printed_serves_when_vendors_are_preferred(t
         "my_chip": "registered",
         "my_old_chip": "denied",
     }
+    record("sglang", "my-chip", run.report, tmp_path)
 
 
 def test_code_on_the_older_root_serves_by_default_beside_a_vendor_that_cannot_be_imported(

@@ -15,7 +15,8 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from vllm_engine import PROMPTS, environment, install_plugin
+from sample_wheels import install_plugin
+from vllm_engine import PROMPTS, environment
 
 #: Those that look at vLLM's layers only.
 WITHOUT_MODEL = {"test_layers.py"}

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from sample_wheels import record
 from vllm_engine import CALLS_PER_FORWARD, ONE_PROCESS, WANTED, Run, eager_rows, generate
 
 pytestmark = [pytest.mark.vllm, pytest.mark.timeout(900)]
@@ -29,9 +30,11 @@ def vendor_run(plugin: Plugin, tmp_path_factory: pytest.TempPathFactory) -> Run:
     )
 
 
-def test_the_vendor_wheel_of_the_sglang_tests_serves_every_call(vendor_run: Run) -> None:
+def test_the_vendor_wheel_of_the_sglang_tests_serves_every_call(vendor_run: Run, tmp_path: Path) -> None:
     assert vendor_run.tokens == WANTED[:2], vendor_run.log[-4000:]
     assert vendor_run.ran() == eager_rows(dict.fromkeys(CALLS_PER_FORWARD, "vendor.my_chip"), vendor_run.forwards)
+    assert vendor_run.report is not None
+    record("vllm", "my-chip", vendor_run.report, tmp_path)
 
 
 def test_report_shows_both_vendors(vendor_run: Run) -> None:

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import functools
 import json
 import os
 import re
@@ -211,16 +210,3 @@ def _complete(address: str, model: str, prompt: list[int]) -> list[int]:
     with urllib.request.urlopen(request, timeout=120) as answer:
         tokens: list[int] = json.load(answer)["choices"][0]["token_ids"]
     return tokens
-
-
-@functools.cache
-def install_plugin(name: str, into: Path) -> Path:
-    """Build tests/plugins/NAME as a wheel and install it into a folder, as ``pip install --target`` does."""
-    target = into / name
-    wheels = into / "wheels"
-    pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "-q"]
-    source = str(TESTS / "plugins" / name)
-    subprocess.run([*pip, "wheel", "--no-deps", "--no-build-isolation", "-w", str(wheels), source], check=True)
-    (wheel,) = wheels.glob(f"{name.replace('-', '_')}-*.whl")
-    subprocess.run([*pip, "install", "--no-deps", "--no-index", "--target", str(target), str(wheel)], check=True)
-    return target

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import shutil
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,9 +13,11 @@ from fltool.engine_versions import engine_version
 from fltool.environments import ensure, named
 from fltool.junit import Counts, pytest_counts
 from fltool.model import ensure_model
-from fltool.paths import MODEL, PACKAGES, REPORTS, ROOT
+from fltool.paths import ENVS, MODEL, PACKAGES, REPORTS, ROOT
 from fltool.process import ToolError, run_shown
 
+# What tests of one environment leave for those of another; made anew in each run.
+RECORDS = ENVS / "records"
 LINT_TIMEOUT = 600.0
 TEST_TIMEOUT = 2700.0
 
@@ -32,6 +35,7 @@ class Step:
         select: a pytest -k expression for the paths in ``selected_paths``, which are then a run of their own.
         needs_model: the tests serve the small model.
         needs_source: a folder of the repository without which the step makes no sense.
+        title: what the step is called, where that is not its version or environment.
         version: of an engine, laid over the environment.
         workers: how many tests run at a time; starting an engine keeps one core busy.
     """
@@ -42,13 +46,14 @@ class Step:
     select: str = ""
     needs_model: bool = True
     needs_source: str = "packages"
+    title: str = ""
     version: str = ""
     workers: int = 2
 
     @property
     def name(self) -> str:
         """What the step is called."""
-        return self.version or self.environment
+        return self.title or self.version or self.environment
 
     def runs(self) -> list[list[str]]:
         """The pytest arguments of each run; empty if nothing of it exists."""
@@ -72,6 +77,8 @@ STEPS = (
         needs_source="packages/vllm-fl-adapter/src",
     ),
 )
+# Last, as it compares what the tests of both engines left behind.
+BOTH = Step("dev", ("tests/frameworks",), title="both engines", needs_model=False, workers=1)
 STEP_NAMES = ("lint", *(step.name for step in STEPS))
 
 
@@ -99,7 +106,11 @@ def run_suite(only: Sequence[str] = (), extra: Sequence[str] = ()) -> bool:
     summary: list[tuple[str, Counts, float]] = []
     if lint:
         summary.append(_lint())
+    shutil.rmtree(RECORDS, ignore_errors=True)
+    RECORDS.mkdir(parents=True)
     summary += [_run(step, extra) for step in steps]
+    if not only and not extra:
+        summary.append(_run(BOTH, extra))
     return _report(summary, time.monotonic() - started)
 
 
@@ -140,6 +151,8 @@ def pytest_variables() -> dict[str, str]:
         # Tests serve the local model; a look-up on the hub would only make them hang without a network.
         "HF_HUB_OFFLINE": "1",
         "FL_TEST_MODEL": str(MODEL),
+        "FL_TEST_WHEELS": str(RECORDS),
+        "FL_TEST_RECORDS": str(RECORDS),
     }
 
 
