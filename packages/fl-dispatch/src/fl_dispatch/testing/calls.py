@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 
+from fl_dispatch.errors import NotSupported
 from fl_dispatch.limits import describe_arguments
 from fl_dispatch.ops.spec import OpSpec, Sample
 from fl_dispatch.testing.case import CheckFailed, Target
@@ -43,10 +44,39 @@ def samples(spec: OpSpec, dtype: str, device: str, seed: int) -> Labelled:
     return _kept[key]
 
 
+_refusals: dict[tuple[Any, ...], tuple[str | None, ...]] = {}
+
+
+def judged_samples(target: Target, dtype: str) -> Iterator[tuple[str, Sample, str | None]]:
+    """(family, sample, refusal): None where the implementation takes the call, else which limit is against it.
+
+    ``NotSupported`` is a refusal too. Whether it is raised shows in a call only, so each is tried once beforehand.
+    """
+    found = samples(target.spec, dtype, target.device, target.seed)
+    key = (target.vendor, target.name, dtype, target.device, target.seed)
+    if key not in _refusals:
+        _refusals[key] = tuple(_refusal(target, sample) for _, sample in found)
+    for (family, sample), refusal in zip(found, _refusals[key], strict=True):
+        yield family, sample, refusal
+
+
+def _refusal(target: Target, sample: Sample) -> str | None:
+    reason = target.verdict((sample.obj, *sample.args), sample.kwargs)
+    if reason is None:
+        given, _ = copied(sample)
+        try:
+            target.impl.fn(given.obj, *given.args, **given.kwargs)
+        except NotSupported as refusal:
+            reason = f"NotSupported: {refusal}"
+        except Exception:  # noqa: BLE001  (a trial: whatever else is wrong with it is for the checks to find)
+            return None
+    return reason
+
+
 def samples_for(target: Target, dtype: str) -> Iterator[tuple[str, Sample]]:
-    """Those whose calls the implementation's declared limits admit."""
-    for family, sample in samples(target.spec, dtype, target.device, target.seed):
-        if target.verdict((sample.obj, *sample.args), sample.kwargs) is None:
+    """Those whose calls the implementation takes."""
+    for family, sample, refusal in judged_samples(target, dtype):
+        if refusal is None:
             yield family, sample
 
 

@@ -14,7 +14,7 @@ import torch
 
 from fl_dispatch.failure import may_have_written
 from fl_dispatch.ops.spec import Sample
-from fl_dispatch.testing.calls import GUARD, Memory, copied, described, run, samples_for
+from fl_dispatch.testing.calls import GUARD, Memory, Results, copied, described, run, samples_for
 from fl_dispatch.testing.case import Case, CheckFailed, Figures, NotApplicable, Target
 from fl_dispatch.testing.judge import Worst, compare
 
@@ -149,24 +149,25 @@ def _overlap(one: torch.Tensor, other: torch.Tensor) -> bool:
 
 
 def _kept(target: Target, dtype: str) -> Figures:
-    calls = 0
-    before: dict[tuple[Any, ...], tuple[Sample, list[torch.Tensor], list[torch.Tensor]]] = {}
-    for family, sample in samples_for(target, dtype):
+    """Each call is followed by one of the same shapes with other numbers, and by all later ones."""
+    before: list[tuple[Sample, Results, list[torch.Tensor]]] = []
+    other = dataclasses.replace(target, seed=target.seed + 1)
+    pairs = zip(samples_for(target, dtype), samples_for(other, dtype), strict=False)
+    for (family, sample), (_, second) in pairs:
         if family not in ("ordinary", "one_token", "interleaved"):
             continue
-        for _ in range(2):
-            given, _ = copied(sample)
-            results = list(run(target, given, dtype))
-            calls += 1
-            for first, kept, saved in before.values():
+        for call in (sample, second):
+            given, _ = copied(call)
+            results = run(target, given, dtype)
+            for first, kept, saved in before:
                 if any(not torch.equal(a, b) for a, b in zip(kept, saved, strict=True)):
                     raise CheckFailed(
                         f"the results of an earlier call ({first.label}) were changed by this one: "
                         "each call has to return memory of its own",
-                        described(sample, dtype),
+                        described(call, dtype),
                     )
-            before[(sample.label,)] = (sample, results, [result.clone() for result in results])
-    return {"calls": calls}
+            before = [*before[-3:], (call, results, [result.clone() for result in results])]
+    return {"inputs": len(before)}
 
 
 def _same_residual(target: Target) -> Figures:

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from functools import partial
 
-from fl_dispatch.testing.calls import copied, poison, run, samples
+from fl_dispatch.testing.calls import copied, judged_samples, poison, run, samples
 from fl_dispatch.testing.case import Case, Figures, NotApplicable, Target
 from fl_dispatch.testing.families import FAMILIES
 from fl_dispatch.testing.judge import Worst, compare
@@ -26,10 +26,9 @@ def cases(target: Target) -> Iterator[Case]:
 def _agree(target: Target, dtype: str, family: str) -> Figures:
     worst = Worst()
     reasons = []
-    for its_family, sample in samples(target.spec, dtype, target.device, target.seed):
+    for its_family, sample, refusal in judged_samples(target, dtype):
         if its_family != family:
             continue
-        refusal = target.verdict((sample.obj, *sample.args), sample.kwargs)
         if refusal is not None:
             reasons.append(refusal)
             continue

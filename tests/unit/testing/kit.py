@@ -1,0 +1,67 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How the tests install sample vendors from their wheels and run the kit in a process of its own."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+PLUGINS = Path(__file__).parents[2] / "plugins"
+PIP = (sys.executable, "-m", "pip", "--disable-pip-version-check", "-q")
+#: As its entry point loads it; also where plug-ins are not loaded of themselves.
+PLUGIN = ("-p", "fl_dispatch.testing.plugin")
+
+
+@dataclass(frozen=True)
+class Run:
+    """One run of pytest."""
+
+    status: int
+    output: str
+    report: dict[str, Any] | None
+
+    def names(self, vendor: str, status: str | None = None) -> set[str]:
+        """``check-variant`` of every check of a vendor, of those with one status."""
+        assert self.report is not None, self.output
+        return {
+            f"{check['check']}-{check['variant']}".rstrip("-")
+            for check in self.report["checks"]
+            if check["vendor"] == vendor and status in (None, check["status"])
+        }
+
+    def failed(self, vendor: str) -> set[str]:
+        """Those that failed."""
+        return self.names(vendor, "failed")
+
+
+def install(source: Path, into: Path) -> Path:
+    """Build a wheel, offline, and install it into a folder."""
+    wheels = into / "wheels"
+    subprocess.run([*PIP, "wheel", "--no-deps", "--no-build-isolation", "-w", str(wheels), str(source)], check=True)
+    (wheel,) = wheels.glob("*.whl")
+    target = into / "site"
+    subprocess.run([*PIP, "install", "--no-deps", "--no-index", "--target", str(target), str(wheel)], check=True)
+    return target
+
+
+def run_pytest(folder: Path, *arguments: str, path: tuple[Path, ...] = (), **environ: str) -> Run:
+    """pytest in an own process and folder, with the kit's plug-in and distributions on the import path."""
+    report = folder / "report.json"
+    search = os.pathsep.join([*map(str, path), *filter(None, [os.environ.get("PYTHONPATH")])])
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", *PLUGIN, "-p", "no:cacheprovider", f"--fl-report={report}", *arguments],
+        cwd=folder,
+        env={**os.environ, "PYTHONPATH": search, "OMP_NUM_THREADS": "1", **environ},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=280,
+        check=False,
+    )
+    found = json.loads(report.read_text(encoding="utf-8")) if report.exists() else None
+    return Run(done.returncode, done.stdout, found)
