@@ -130,8 +130,8 @@ def as_results(result: Any) -> Results:
     return result if isinstance(result, tuple) else (result,)
 
 
-def run(target: Target, sample: Sample, dtype: str, what: str | None = None) -> Results:
-    """The results of the implementation; what it raises is a failed check. ``what`` is the sample in words."""
+def run(target: Target, sample: Sample, dtype: str, like: Sample | None = None) -> Results:
+    """The results of the implementation; what it raises is a failed check, of a sample described as ``like``."""
     try:
         results = as_results(target.impl.fn(sample.obj, *sample.args, **sample.kwargs))
         if target.device != "cpu":
@@ -139,7 +139,7 @@ def run(target: Target, sample: Sample, dtype: str, what: str | None = None) -> 
     except Exception as error:
         raise CheckFailed(
             f"raised {type(error).__name__}: {error}",
-            what or described(sample, dtype),
+            described(like or sample, dtype),
             {"hint": "declare in dtypes, supports or supports_layer what it cannot take; dispatch then goes elsewhere"},
         ) from error
     return results

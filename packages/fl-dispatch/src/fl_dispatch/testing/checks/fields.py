@@ -51,7 +51,7 @@ def _check(target: Target) -> Figures:
             object.__setattr__(given, "obj", watched)  # a copy of our own, though frozen
             failure: CheckFailed | None = None
             try:
-                run(target, given, dtype, described(sample, dtype))
+                run(target, given, dtype, sample)
             except CheckFailed as error:
                 failure = error
             calls += 1

@@ -1,0 +1,112 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``fl-dispatch new-vendor NAME``: a complete vendor package to begin with."""
+
+from __future__ import annotations
+
+import argparse
+import keyword
+import re
+import sys
+from importlib.resources import files
+from importlib.resources.abc import Traversable
+from pathlib import Path
+from typing import Any
+
+import fl_dispatch
+from fl_dispatch.cli.text import as_json
+from fl_dispatch.errors import ConfigError
+
+_SUFFIX = ".template"
+#: Folders whose names, as they have to be, packaging tools leave out.
+_RENAMED = {"github-workflows": ".github/workflows", "gitignore": ".gitignore"}
+#: Names that mean something else: policy tokens, and packages that a user of the vendor has.
+_TAKEN = frozenset(
+    {"flagos", "vendor", "reference", "native", "impl", "torch", "triton", "sglang", "vllm", "fl_dispatch"}
+)
+
+
+def add_parser(subparsers: Any) -> None:
+    """Add this command to the command line."""
+    parser = subparsers.add_parser(
+        "new-vendor",
+        help="a complete vendor package to begin with",
+        description="Writes a vendor package: entry point, backend class, three operators in plain PyTorch that run "
+        "anywhere, platform facts, tests with the conformance kit, README and CI. Then replace one operator after "
+        "the other by your kernels; the tests say when one is right.",
+    )
+    parser.add_argument("name", metavar="NAME", help="the vendor's name, for example my_chip: lower case, digits, _")
+    parser.add_argument(
+        "--output", metavar="DIR", type=Path, help="the new folder of the package (default: the name with - for _)"
+    )
+    parser.add_argument("--json", action="store_true", help="print JSON")
+    parser.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> tuple[str, int]:
+    """Carry it out; returns the text to print and the exit code."""
+    check_name(args.name)
+    folder = args.output if args.output is not None else Path(args.name.replace("_", "-"))
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise ConfigError(f"{folder} exists already; nothing was written. Name another folder with --output DIR")
+    written = render(args.name, folder)
+    if args.json:
+        return as_json({"folder": str(folder), "files": [str(path) for path in written]}), 0
+    lines = [f"vendor {args.name} in {folder}", *(f"  {path}" for path in written), "", "next:"]
+    lines += [
+        f"  cd {folder}",
+        "  pip install -e '.[test]'     # into the environment that has fl-dispatch",
+        "  pytest                       # the conformance kit: every operator, on this machine",
+        "  fl-dispatch list             # your vendor beside the others",
+    ]
+    return "\n".join(lines), 0
+
+
+def check_name(name: str) -> None:
+    """Raise ConfigError unless the name can be a vendor's, an entry point's and a Python package's at once."""
+    better = re.sub(r"[^a-z0-9]+", "_", name.lower()).strip("_")
+    hint = f"; {better!r} would do" if re.fullmatch(r"[a-z][a-z0-9_]*", better) and better != name else ""
+    if not re.fullmatch(r"[a-z][a-z0-9]*(_[a-z0-9]+)*", name):
+        raise ConfigError(
+            f"{name!r} cannot be a vendor's name: it is a Python package's too, so lower-case letters and digits with "
+            f"single underscores between them, a letter first{hint}"
+        )
+    if keyword.iskeyword(name) or name in sys.stdlib_module_names or name in _TAKEN:
+        raise ConfigError(
+            f"{name!r} is taken by Python, PyTorch, an engine or the dispatcher; for example {name + '_chip'!r}"
+        )
+
+
+def render(name: str, folder: Path) -> list[Path]:
+    """Write all files of the template for one vendor; returns their paths inside of the folder, sorted."""
+    camel = "".join(part.capitalize() for part in name.split("_"))
+    words = {
+        "my_chip": name,
+        "my-chip": name.replace("_", "-"),
+        "MyChip": camel,
+        "FL_DISPATCH_MINIMUM": ".".join(fl_dispatch.__version__.split(".")[:2]),
+    }
+    pattern = re.compile("|".join(map(re.escape, words)))
+
+    def replaced(text: str) -> str:
+        return pattern.sub(lambda match: words[match.group()], text)
+
+    written = []
+    for relative, source in _templates(files("fl_dispatch") / "templates" / "vendor"):
+        path = Path(replaced(relative))
+        (folder / path).parent.mkdir(parents=True, exist_ok=True)
+        (folder / path).write_text(replaced(source.read_text(encoding="utf-8")), encoding="utf-8")
+        written.append(path)
+    return sorted(written)
+
+
+def _templates(folder: Traversable, prefix: str = "") -> list[tuple[str, Traversable]]:
+    """(path in the rendered package, file) of every template."""
+    found = []
+    for entry in sorted(folder.iterdir(), key=lambda entry: entry.name):
+        plain = entry.name.removesuffix(_SUFFIX)
+        path = prefix + _RENAMED.get(plain, plain)
+        if entry.is_dir():
+            found += _templates(entry, path + "/")
+        elif entry.name.endswith(_SUFFIX):
+            found.append((path, entry))
+    return found
