@@ -67,7 +67,10 @@ class Step:
 STEPS = (
     Step("dev", ("tests/unit", "tests/property", "tests/tools", "tests/gpu"), needs_model=False),
     Step("sglang-0.5.23", ("tests/unit/ops", "tests/sglang")),
-    Step("sglang-0.5.17", ("tests/sglang/test_bridges.py", "tests/sglang/test_serving.py")),
+    Step(
+        "sglang-0.5.17",
+        ("tests/sglang/test_bridges.py", "tests/sglang/test_platform.py", "tests/sglang/test_serving.py"),
+    ),
     Step("sglang-0.5.17", ("tests/sglang/test_bridges.py", "tests/sglang/test_serving.py"), version="sglang-0.5.11"),
     Step(
         "vllm-0.32",

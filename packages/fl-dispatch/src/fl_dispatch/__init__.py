@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from fl_dispatch.compiled import compiled_call as compiled_call
     from fl_dispatch.config import Config as Config
     from fl_dispatch.config import load_config as load_config
+    from fl_dispatch.device import Device as Device
     from fl_dispatch.discovery import VendorRecord as VendorRecord
     from fl_dispatch.discovery import installed_vendors as installed_vendors
     from fl_dispatch.doctor import Finding as Finding
@@ -105,6 +106,7 @@ _HOME = {
     "BackendPriority": "types",
     "Config": "config",
     "ConfigError": "errors",
+    "Device": "device",
     "DeviceFacts": "selection",
     "DevicePlatform": "vendor",
     "FLDispatchError": "errors",

@@ -1,63 +1,61 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A CPU platform for SGLang: plain PyTorch on any processor, without the kernels SGLang's own CPU engine needs."""
+"""The platform that SGLang gets from us: the facts of a vendor's ``DevicePlatform``, as SGLang asks for them.
+
+The sections are those of SGLang's interface. Methods of one generation alone are harmless in the other. What is not here
+keeps SGLang's default.
+"""
 
 from __future__ import annotations
 
-import gc
-import platform as host
+import logging
 from typing import Any, ClassVar
 
-import psutil
-import torch
-from sglang.srt.platforms.device_mixin import PlatformEnum
+from sglang.srt.platforms.device_mixin import DeviceCapability, PlatformEnum
 from sglang.srt.platforms.interface import SRTPlatform
 
+from fl_dispatch import Device, DevicePlatform
+from sglang_fl.platform_choice import CPU, chosen_facts
+from sglang_fl.platform_subsystems import Subsystems
 from sglang_fl.plugin import installed
 
-#: What a user most likely wants on a CPU; applied only where the user said nothing.
-_SERVER_DEFAULTS = {"device": "cpu", "attention_backend": "torch_native", "sampling_backend": "pytorch"}
+logger = logging.getLogger("sglang_fl")
 
 
-class _MemoryClasses:
-    """Up to SGLang 0.5.21 a platform outside the tree has to name the memory classes, also when they are SGLang's own."""
+class DispatchPlatform(Subsystems, SRTPlatform):
+    """Out of tree to SGLang, whatever the device: its layers ask for our operators or for ``forward_<native_forward>``.
 
-    def get_mha_kv_pool_cls(self) -> Any:
-        from sglang.srt.mem_cache.memory_pool import MHATokenToKVPool
-
-        return MHATokenToKVPool
-
-    def get_mla_kv_pool_cls(self) -> Any:
-        from sglang.srt.mem_cache.memory_pool import MLATokenToKVPool
-
-        return MLATokenToKVPool
-
-    def get_paged_allocator_cls(self) -> Any:
-        from sglang.srt.mem_cache.allocator import PagedTokenToKVPoolAllocator
-
-        return PagedTokenToKVPoolAllocator
-
-
-class _NoMemoryClasses:
-    """From 0.5.22 on, not to answer means SGLang's own classes; answering the old questions earns a warning."""
-
-
-_Memory: type = _NoMemoryClasses if hasattr(SRTPlatform, "get_kv_pool_cls") else _MemoryClasses
-
-
-class CpuPlatform(_Memory, SRTPlatform):
-    """``device_type`` cpu, attention ``torch_native``, collectives over gloo, no graphs."""
+    Args:
+        facts: the device's; those that were chosen for this process when None.
+    """
 
     _enum = PlatformEnum.OOT
-    device_name = "cpu"
-    device_type = "cpu"
-    supported_quantization: ClassVar[list[str]] = []
+    _initialised: ClassVar[bool] = False
 
-    # -- start-up
+    def __init__(self, facts: DevicePlatform | None = None) -> None:
+        self.facts = facts or chosen_facts() or CPU
+        self.device = Device(self.facts)
+        self.device_name = self.device_type = self.facts.device_type
+        self.supported_quantization = list(self.facts.quantization)
+        self.capabilities = self.capability_flags()
+
+    # -- life cycle
 
     def apply_server_args_defaults(self, server_args: Any) -> None:
-        for name, value in _SERVER_DEFAULTS.items():
-            if getattr(server_args, name, None) is None:
+        """Only where the user said nothing, which SGLang's arguments show as None."""
+        wanted = {
+            "device": self.device_type,
+            "attention_backend": self.facts.attention_backend,
+            **self.facts.server_args,
+        }
+        for name, value in wanted.items():
+            if not hasattr(server_args, name):
+                logger.warning(
+                    "sglang-fl: this SGLang has no server argument %r, which the facts of %s set", name, self
+                )
+            elif getattr(server_args, name) is None:
                 setattr(server_args, name, value)
+            elif name in self.facts.server_args and getattr(server_args, name) != value:
+                logger.info("sglang-fl: %s stays %r, not %r", name, getattr(server_args, name), value)
 
     def init_backend(self) -> None:
         """Called in each worker. Our platform without our operators is not what anybody asked for: stop and say why."""
@@ -66,67 +64,76 @@ class CpuPlatform(_Memory, SRTPlatform):
                 "sglang-fl: its platform is active but SGLang did not load its hooks, so no operator would be dispatched. "
                 "SGLANG_PLUGINS probably leaves out 'sglang_fl': add it, or select another platform with SGLANG_PLATFORM"
             )
+        if DispatchPlatform._initialised:
+            return
+        DispatchPlatform._initialised = True
+        if self.facts.setup is not None:
+            self.facts.setup()
 
     # -- device
 
-    def get_device(self, device_id: int = 0) -> torch.device:
-        return torch.device("cpu")
+    def get_device(self, device_id: int | None = None) -> Any:
+        """torch's device of an index; without one the name alone, which is what the server's arguments hold."""
+        return self.device_type if device_id is None else self.device.at(device_id)
 
     def set_device(self, device: Any) -> None:
-        """Nothing to do: there is one CPU device."""
+        self.device.select(device)
 
     def get_device_name(self, device_id: int = 0) -> str:
-        return f"cpu ({host.machine()})"
+        return self.device.name(device_id)
 
     def get_device_uuid(self, device_id: int = 0) -> str:
-        return host.node() or "cpu"
+        return self.device.uuid(device_id)
 
-    def get_device_capability(self, device_id: int = 0) -> None:
-        return None
+    def get_device_capability(self, device_id: int = 0) -> DeviceCapability | None:
+        found = self.device.capability(device_id)
+        return DeviceCapability(*found) if found is not None else None
+
+    def empty_cache(self) -> None:
+        self.device.empty_cache()
+
+    def synchronize(self) -> None:
+        self.device.synchronize()
+
+    def seed_everything(self, seed: int | None = None) -> None:
+        """Of the base a class method; SGLang calls it on the platform."""
+        super().seed_everything(seed)
+        if seed is not None:
+            self.device.seed(seed)
+
+    # -- memory
 
     def get_device_total_memory(self, device_id: int = 0) -> int:
-        """Bytes of memory of the whole machine."""
-        return int(psutil.virtual_memory().total)
+        """Bytes; of the whole machine for a CPU."""
+        return self.device.memory(device_id)[1]
 
     def get_current_memory_usage(self, device: Any = None) -> float:
-        """Bytes in use on the whole machine: SGLang takes total minus this for what is free."""
-        memory = psutil.virtual_memory()
-        return float(memory.total - memory.available)
+        """Bytes in use by anybody: SGLang takes total minus this for what is free."""
+        index = getattr(device, "index", device)
+        free, total = self.device.memory(self.device.current_index() if index is None else index)
+        return float(total - free)
 
     def get_available_memory(self, device_id: int = 0) -> tuple[int, int]:
         """(free, total) in bytes."""
-        memory = psutil.virtual_memory()
-        return int(memory.available), int(memory.total)
+        return self.device.memory(device_id)
 
     def is_pin_memory_available(self, device: Any = None) -> bool:
-        return False
+        return self.facts.pin_memory and (device is None or not str(device).startswith("cpu"))
 
-    def empty_cache(self) -> None:
-        gc.collect()
-
-    def synchronize(self) -> None:
-        """Nothing to do: CPU work is done when its call returns."""
+    # -- communicator
 
     def get_torch_distributed_backend_str(self) -> str:
-        return "gloo"
+        return self.facts.distributed_backend
+
+    def get_group_coordinator_device(self, local_rank: int) -> Any:
+        return self.device.at(local_rank)
+
+    # -- profiler
 
     def get_torch_profiler_activity_str(self) -> str:
-        return "CPU"
+        return self.facts.profiler_activity
 
     def get_torch_profiler_activity(self) -> Any:
-        return torch.profiler.ProfilerActivity.CPU
+        import torch
 
-    # -- subsystems
-
-    def get_default_attention_backend(self) -> str:
-        return "torch_native"
-
-    def get_dispatch_key_name(self) -> str:
-        return "native"
-
-    def support_cuda_graph(self) -> bool:
-        """Asked before SGLang 0.5.22; later versions read ``capabilities``, whose defaults say the same."""
-        return False
-
-    def support_piecewise_cuda_graph(self) -> bool:
-        return False
+        return getattr(torch.profiler.ProfilerActivity, self.facts.profiler_activity)

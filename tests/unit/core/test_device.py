@@ -1,0 +1,79 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``Device``: from the facts where they speak, else from torch's module, else from the machine."""
+
+from __future__ import annotations
+
+import sys
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from fl_dispatch import Device, DevicePlatform
+
+
+def device(**facts) -> Device:
+    return Device(DevicePlatform("acme", lambda: True, "accl", **facts))
+
+
+@pytest.fixture
+def module(monkeypatch):
+    found = SimpleNamespace(__name__="torch.acme")
+    monkeypatch.setitem(sys.modules, "torch.acme", found)
+    return found
+
+
+CPU = Device(DevicePlatform("cpu", lambda: True, "gloo"))
+
+
+def test_nothing_is_imported_before_the_first_operation():
+    assert device().capability() is None
+    with pytest.raises(RuntimeError, match=r"device 'acme': there is no module 'torch\.acme'; the setup"):
+        device().synchronize()
+
+
+def test_another_module_can_be_named(monkeypatch):
+    monkeypatch.setitem(sys.modules, "acme_runtime", SimpleNamespace(get_device_name=lambda index: f"chip {index}"))
+    assert device(torch_module="acme_runtime").name(3) == "chip 3"
+
+
+def test_operations_that_the_module_lacks_are_done_without(module):
+    one = device()
+    one.synchronize()
+    one.empty_cache()
+    one.seed(1)
+    assert one.optional("current_stream") is None
+    assert one.current_index() == 0
+
+
+def test_selecting_a_device_is_no_courtesy(module):
+    with pytest.raises(AttributeError, match="set_device"):
+        device().select(0)
+
+
+def test_memory_that_nobody_knows_is_an_error_with_what_to_do(module):
+    with pytest.raises(RuntimeError, match=r"torch.acme has no mem_get_info\(\); give memory= in its DevicePlatform"):
+        device().memory()
+    module.mem_get_info = lambda index: (index, 9)
+    assert device().memory(4) == (4, 9)
+    assert device(memory=lambda index: (1.0, 2.0)).memory() == (1, 2)
+
+
+def test_an_index_makes_a_device_but_on_a_cpu(monkeypatch):
+    renamed = Device(DevicePlatform("meta", lambda: True, "gloo"))
+    assert renamed.at(1) == torch.device("meta", 1)
+    assert renamed.at() == torch.device("meta")
+    assert CPU.at(5) == torch.device("cpu")
+
+
+def test_the_memory_of_a_cpu_is_the_machines():
+    free, total = CPU.memory()
+    assert 0 < free <= total
+    CPU.synchronize()
+    CPU.empty_cache()
+
+
+def test_a_uuid_comes_from_the_module_or_tells_devices_of_a_host_apart(module):
+    assert device().uuid(0) != device().uuid(1)
+    module.get_device_properties = lambda index: SimpleNamespace(uuid="GPU-7")
+    assert device().uuid() == "GPU-7"
