@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import os
 
-from fl_dispatch import DevicePlatform, FLDispatchError, Vendor, installed_vendors, load_config
+from fl_dispatch import DevicePlatform, FLDispatchError, device_platforms, load_config
 
 logger = logging.getLogger("vllm.fl_adapter")
 
@@ -57,23 +57,22 @@ def chosen_facts() -> DevicePlatform:
 
 
 def vendor_facts() -> DevicePlatform | None:
-    """The facts of the first allowed vendor whose device is present; vendors that cannot be asked are left to the report."""
+    """The facts of the first allowed vendor whose device is present and who names a worker for it: there is none in vLLM
+    for a device that vLLM does not know."""
     try:
-        policy = load_config("VLLM_FL_").policy
+        records = device_platforms(load_config("VLLM_FL_").policy)
     except FLDispatchError:
         return None  # load_plugin raises it
-    for name, point in sorted(installed_vendors().items()):
-        if policy.vendor_verdict(name) is not None:
-            continue
-        try:
-            vendor = point.load()
-            facts = vendor.platform if isinstance(vendor, Vendor) else None
-            present = facts is not None and facts.present()
-        except (Exception, SystemExit) as error:  # noqa: BLE001  (a probe of a vendor; discovery keeps the exception)
-            logger.debug("vendor %s has no platform: %s", name, error)
-            continue
-        if present is True:
-            return facts
-        if isinstance(present, str):
-            logger.info("no platform of vendor %s: %s", name, present)
-    return None
+    for record in records:
+        if record.reason:
+            logger.debug("no platform of vendor %s: %s", record.vendor, record.reason)
+        elif record.platform is not None and "vllm.worker" not in record.platform.classes:
+            logger.debug("no platform of vendor %s: its facts name no class for 'vllm.worker'", record.vendor)
+    usable = [r for r in records if r.usable and r.platform is not None and "vllm.worker" in r.platform.classes]
+    if len(usable) > 1:
+        logger.warning(
+            "several vendors have a device here (%s); taking %s, deny the others with VLLM_FL_DENY_VENDORS",
+            ", ".join(record.vendor for record in usable),
+            usable[0].vendor,
+        )
+    return usable[0].platform if usable else None
