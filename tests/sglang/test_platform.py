@@ -169,6 +169,38 @@ def test_of_several_vendors_with_a_device_the_first_by_name_is_taken_and_that_is
     assert "several vendors have a device here (acme, zeta); taking acme" in caplog.text
 
 
+def test_activation_initialises_nothing(install: Install, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither SGLang's current platform nor the vendor's SDK nor torch's module for the device."""
+    vendor(install, "acme", "acme_chip")
+    monkeypatch.setattr(platforms, "_current_platform", None)
+    monkeypatch.setattr(ours.DispatchPlatform, "_initialised", False)
+    assert platform_class_name() == PLATFORM_CLASS
+    assert platforms._current_platform is None
+    assert not ours.DispatchPlatform._initialised
+    assert "torch.acme_chip" not in sys.modules
+
+
+def test_activation_says_nothing_of_a_wrong_setting_which_the_plug_in_stops_at(
+    install: Install, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    vendor(install, "acme", "acme_chip")
+    monkeypatch.setenv("SGLANG_FL_STRICT", "perhaps")
+    assert platform_class_name() == PLATFORM_CLASS
+    assert resolved().facts is CPU
+
+
+def test_the_classes_of_sglang_that_a_vendor_package_names_are_there() -> None:
+    from fl_vendor_ascend import PLATFORM as facts
+
+    root = Path(platforms.__file__).parents[3]
+    named = {dotted for purpose, dotted in facts.classes.items() if purpose.startswith("sglang.")}
+    assert named
+    for dotted in named:
+        module, _, name = dotted.rpartition(".")
+        # Read, not imported: that would need the device.
+        assert f"class {name}(" in (root / f"{module.replace('.', '/')}.py").read_text(encoding="utf-8")
+
+
 # -- the selection rules of SGLang
 
 

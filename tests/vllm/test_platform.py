@@ -83,19 +83,16 @@ def acme(tmp_path: Path) -> Callable[..., Path]:
 
 
 def test_a_vendors_cpu_platform_is_taken_and_answers_from_its_facts(plugin: Callable[[str], Path]) -> None:
-    said = ask(
-        [
-            "p.device_type",
-            "p.get_device_name(1)",
-            "p.get_device_total_memory()",
-            "p.get_current_memory_usage()",
-            "p.get_device_capability().to_int()",
-            "p.support_static_graph_mode()",
-            "p.is_pin_memory_available()",
-        ],
-        {"SAMPLE_PLATFORM": "1"},
-        plugin("sample-platform"),
-    )
+    questions = [
+        "p.device_type",
+        "p.get_device_name(1)",
+        "p.get_device_total_memory()",
+        "p.get_current_memory_usage()",
+        "p.get_device_capability().to_int()",
+        "p.support_static_graph_mode()",
+        "p.is_pin_memory_available()",
+    ]
+    said = ask(questions, {"SAMPLE_PLATFORM": "1"}, plugin("sample-platform"))
     assert list(said.values()) == [OURS, True, "cpu", "sample chip 1", 8 << 30, float(2 << 30), 42, False, False]
 
 
@@ -106,32 +103,24 @@ def test_where_the_vendors_device_is_not_here_vllm_keeps_its_own(plugin: Callabl
 
 def test_a_device_that_vllm_does_not_know_is_asked_through_torchs_module(acme: Callable[..., Path]) -> None:
     folder = acme({"vllm.worker": "acme_vendor.Worker", "vllm.graph_wrapper": "acme_vendor.Wrapper"})
-    said = ask(
-        [
-            "p.device_type",
-            "p.dispatch_key",
-            "p.dist_backend",
-            "p.supported_quantization",
-            "p.get_compile_backend()",
-            "p.supports_fp8()",
-            "p.support_static_graph_mode()",
-            "p.get_static_graph_wrapper_cls()",
-            "p.get_device_total_memory()",
-            "p.get_current_memory_usage()",
-            "p.get_device_capability()",
-            "p.set_device(1)",
-            "p.manual_seed_all(5)",
-            "__import__('acme_vendor').told",
-            "p.current_stream()",
-        ],
-        {},
-        folder,
-    )
-    assert list(said.values()) == [
-        *(OURS, True, "acme_chip", "PrivateUse1", "accl", ["w8a8"], "eager"),
-        *(True, True, "acme_vendor.Wrapper", 100, 68.0, None),
-        *(None, None, [["set_device", 1], ["seed", 5]], None),
-    ]
+    expected = {
+        "p.device_type": "acme_chip",
+        "p.dispatch_key": "PrivateUse1",
+        "p.dist_backend": "accl",
+        "p.supported_quantization": ["w8a8"],
+        "p.get_compile_backend()": "eager",
+        "p.supports_fp8()": True,
+        "p.support_static_graph_mode()": True,
+        "p.get_static_graph_wrapper_cls()": "acme_vendor.Wrapper",
+        "p.get_device_total_memory()": 100,
+        "p.get_current_memory_usage()": 68.0,  # of the current device, which is 2
+        "p.get_device_capability()": None,
+        "p.set_device(1)": None,
+        "p.manual_seed_all(5)": None,
+        "__import__('acme_vendor').told": [["set_device", 1], ["seed", 5]],
+        "p.current_stream()": None,
+    }
+    assert ask(list(expected), {}, folder) == {"class": OURS, "out_of_tree": True, **expected}
 
 
 def test_facts_without_a_worker_for_vllm_leave_vllm_alone(acme: Callable[..., Path]) -> None:
