@@ -337,3 +337,17 @@ def test_a_bound_layer_runs_sglangs_method_when_the_policy_changes_to_it(
     with torch.no_grad():
         assert torch.equal(scale(x), native(scale, x))
     assert {site.impl.impl_id for site in loaded.binder._manager.sites() if site.obj in (turn, scale)} == {"native"}
+
+
+def test_sglangs_method_may_serve_some_numbers_of_tokens_only(loaded: Any, policy: Any, x: torch.Tensor) -> None:
+    policy(prefer="reference", by_tokens={"rms_norm": {2: "native", "more": "reference"}})
+    layer = norm()
+    assert not settled(loaded, layer).is_native
+    parts = settled(loaded, layer).leaves()
+    with torch.no_grad():
+        for tokens in (1, 2, 3, 5):
+            assert torch.equal(layer(x[:tokens]), native(layer, x[:tokens]))
+    assert [(part.label, part.impl.impl_id, part.calls) for part in parts] == [
+        ("RMSNorm, up to 2 tokens", "native", 2),
+        ("RMSNorm, more tokens", "reference", 2),
+    ]

@@ -63,7 +63,7 @@ def test_every_variable_named_is_one_that_exists(page) -> None:
 
 
 def test_the_example_in_a_file_says_the_same_as_the_one_in_variables(tmp_path) -> None:
-    (in_variables, *_), (in_file,) = blocks("sh"), blocks("yaml")
+    (in_variables, *_), (*_, in_file) = blocks("sh"), blocks("yaml")
     variables = dict(word.partition("=")[::2] for word in shlex.split(in_variables) if word != "export")
     base, path = tmp_path / "base.yaml", tmp_path / "fl.yaml"
     base.touch()

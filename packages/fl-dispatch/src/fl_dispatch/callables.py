@@ -12,6 +12,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from fl_dispatch import failure
+from fl_dispatch.errors import ConfigError
 from fl_dispatch.facts import is_tracing
 from fl_dispatch.limits import check_for, dtype_of, layer_verdict, positional, torch_dtypes
 from fl_dispatch.ops.spec import OpSpec
@@ -29,6 +30,33 @@ def compose(site: Site, impl: OpImpl) -> Callable[..., Any]:
     if check_for(site, impl) is not None:
         fn = _checked(site, impl, fn)
     return _counted(site, fn) if site.manager.counts_calls and site.obj is not None else fn
+
+
+def by_tokens(site: Site) -> Callable[..., Any]:
+    """The callable of a site with parts: looks at the number of tokens and calls that part's.
+
+    In a graph under compilation one opaque operator does so when it runs: a graph that looked would hold for one part only.
+    Without a layer (``call_op``, ``resolve_op``) there is no such operator, and such a graph is made for each part.
+    """
+    from torch.compiler import is_compiling
+
+    spec = site.manager.registry.spec(site.op_name)
+    if len(spec.parameters) < 2:
+        raise ConfigError(f"by_tokens: operator {spec.name!r} has no input whose tokens could be counted")
+    *bounded, _ = site.parts
+    lines = []
+    if site.obj is not None:
+        lines.append(
+            "        if _is_compiling():\n"
+            "            _site.prepare_compiled()\n"
+            "            return _site.compiled({names})\n"
+        )
+    lines.append(f"        _tokens = {spec.parameters[1]}.size(0)\n")
+    for number, (bound, _) in enumerate(bounded):
+        lines.append(f"        {'el' if number else ''}if _tokens <= {bound}:\n            _fn = _part{number}.fn\n")
+    lines.append(f"        else:\n            _fn = _part{len(bounded)}.fn\n        return _fn({{names}})\n")
+    parts = {f"_part{number}": part for number, (_, part) in enumerate(site.parts)}
+    return _compiled(spec, "".join(lines), _is_compiling=is_compiling, _site=site, **parts)
 
 
 def guarded(site: Site, spec: OpSpec) -> Callable[..., Any]:

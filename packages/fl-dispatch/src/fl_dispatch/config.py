@@ -11,6 +11,7 @@ import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
+from typing import Any
 
 from fl_dispatch import ops
 from fl_dispatch.config_values import Value, ValueParser, parse_flag
@@ -87,7 +88,10 @@ class Config:
 
     def as_dict(self) -> dict[str, object]:
         """Key to value and origin, for reports and the command line."""
-        values: dict[str, object] = dict(self.policy.as_dict())
+        policy = self.policy.as_dict()
+        by_tokens = policy.pop("by_tokens")
+        values: dict[str, Any] = dict(policy)
+        values["per_op"] = {**values["per_op"], **by_tokens}
         values["oot_whitelist"] = None if self.oot_whitelist is None else sorted(self.oot_whitelist)
         values["oot_blacklist"] = sorted(self.oot_blacklist)
         values["report"] = self.report
@@ -147,9 +151,11 @@ def load_config(
     flaggems = environ.get(USE_FLAGGEMS, "").strip()
     if flaggems:
         origins["use_flaggems"] = USE_FLAGGEMS
+    by_tokens: Any = {op: order for op, order in values["per_op"].items() if isinstance(order, Mapping)}
     policy = SelectionPolicy(
         prefer=values["prefer"],
-        per_op=values["per_op"],
+        per_op={op: order for op, order in values["per_op"].items() if not isinstance(order, Mapping)},
+        by_tokens=by_tokens,
         deny_vendors=frozenset(values["deny_vendors"]),
         allow_vendors=None if values["allow_vendors"] is None else frozenset(values["allow_vendors"]),
         strict=values["strict"],

@@ -8,7 +8,7 @@ from typing import Any
 
 from fl_dispatch import ops
 from fl_dispatch.errors import ConfigError, did_you_mean
-from fl_dispatch.policy import Token
+from fl_dispatch.policy import Token, token_buckets
 
 Value = Any
 
@@ -96,8 +96,16 @@ class ValueParser:
                 raise ConfigError(
                     f"{where}: unknown operator {op_name!r}; {did_you_mean(str(op_name), ops.STANDARD_OPERATORS)}"
                 )
-            merged[op_name] = self._order(order, (), f"{where}[{op_name}]")
+            merged[op_name] = self._order_or_buckets(order, f"{where}[{op_name}]")
         return merged
+
+    def _order_or_buckets(self, raw: Value, where: str) -> tuple[str, ...] | dict[int | str, tuple[str, ...]]:
+        """An order, or in files one for each number of tokens up to which it holds, and for ``more``."""
+        if not isinstance(raw, Mapping):
+            return self._order(raw, (), where)
+        orders = {bound: self._order(order, (), f"{where}[{bound}]") for bound, order in raw.items()}
+        token_buckets(orders, where)
+        return orders
 
     def _operators(self, raw: Value, lower: Value, where: str) -> frozenset[str]:
         return self._names(raw, lower, where, self._operator_name)

@@ -10,7 +10,7 @@ from contextlib import AbstractContextManager
 from typing import Any
 
 from fl_dispatch import facts
-from fl_dispatch.callables import compose, guarded
+from fl_dispatch.callables import by_tokens, compose, guarded
 from fl_dispatch.contexts import PolicyContexts
 from fl_dispatch.discovery import VendorRecord, discover
 from fl_dispatch.errors import FrozenSelectionError
@@ -26,6 +26,9 @@ from fl_dispatch.site_table import SiteTable
 from fl_dispatch.types import BackendImplKind, OpImpl
 
 logger = logging.getLogger("fl_dispatch")
+
+#: Upper bound of the number of tokens (None: more than the last) and the decision for it.
+Plan = tuple[tuple[int | None, Selection], ...]
 
 
 class OpManager:
@@ -163,13 +166,17 @@ class OpManager:
         policy: SelectionPolicy | None = None,
         accepts: Callable[[OpImpl], str | None] | None = None,
         native: OpImpl | None = None,
+        tokens: int | None = None,
     ) -> Selection:
-        """The decision for one operator, with a reason for every candidate; nothing is called or changed."""
+        """The decision for one operator, with a reason for every candidate; nothing is called or changed.
+
+        Where the policy decides by the number of tokens it is that for ``tokens``; None: for more than its last bound.
+        """
         registry = self.registry
         impls = registry.get(op_name)
         spec = registry.spec(op_name)
         facts_ = facts_ or facts.facts_for(self._device_type)
-        policy = policy or self.policy
+        policy = (policy or self.policy).for_tokens(op_name, tokens)
         rejected: dict[str, str] = {}
         remarks: dict[str, str] = {}
         if any(token.kind is BackendImplKind.NATIVE for token in policy.order(op_name)):
@@ -200,9 +207,15 @@ class OpManager:
             if not self._policy_checked:
                 check_names(self.policy, self._registry, self.vendors)
                 self._policy_checked = registry is not None
-            self._install(site, self._selection_for(site, policy))
+            self._install(site, self._plan(site, policy or self.policy))
 
-    def _selection_for(self, site: Site, policy: SelectionPolicy | None = None) -> Selection:
+    def _plan(self, site: Site, policy: SelectionPolicy) -> Plan:
+        """The decisions for a site by upper bound of the number of tokens; one with the bound None where that is no matter."""
+        buckets = policy.buckets(site.op_name) or ((None, policy),)
+        plan = tuple((bound, self._selection_for(site, each)) for bound, each in buckets)
+        return plan if len({selection.usable for _, selection in plan}) > 1 else plan[-1:]
+
+    def _selection_for(self, site: Site, policy: SelectionPolicy) -> Selection:
         where = facts.facts_for(site.device_type or self._device_type, site.dtype)
         selection = self.select(
             site.op_name, obj=site.obj, facts_=where, policy=policy, accepts=site.accepts, native=site.native
@@ -210,7 +223,14 @@ class OpManager:
         selection.require()
         return selection
 
-    def _install(self, site: Site, selection: Selection) -> None:
+    def _install(self, site: Site, plan: Plan) -> None:
+        if len(plan) > 1:
+            self._install_parts(site, plan)
+            return
+        for _, part in site.parts:
+            part.hand_over(site)
+        site.parts, site.compiled = (), None
+        ((_, selection),) = plan
         impl = selection.require()
         before = site.impl
         if before is not None and before is not impl and site.calls:
@@ -219,6 +239,27 @@ class OpManager:
         site.selection = selection
         self._point(site, impl)
 
+    def _install_parts(self, site: Site, plan: Plan) -> None:
+        present = dict(site.parts)
+        parts = []
+        for bound, selection in plan:
+            part = present.get(bound)
+            if part is None:
+                label = f"{site.label}, {'more' if bound is None else f'up to {bound}'} tokens"
+                part = Site(
+                    self, site.op_name, site.obj, label, site.device_type, site.dtype, site.accepts, site.native
+                )
+            self._install(part, ((None, selection),))
+            parts.append((bound, part))
+        kept = {id(part) for _, part in parts}
+        for former in (*(part for _, part in site.parts), site):
+            if id(former) not in kept:
+                former.hand_over(parts[-1][1])
+        site.parts, site.compiled, site.selection = tuple(parts), None, plan[-1][1]
+        site.fn = site.plain = by_tokens(site)
+        if self._shared.get(site.op_name) is site:
+            self._contexts.point(site)
+
     def _point(self, site: Site, impl: OpImpl) -> None:
         site.fn = site.plain = compose(site, impl)
         if self._shared.get(site.op_name) is site:
@@ -226,8 +267,8 @@ class OpManager:
 
     def _redecide(self, op_name: str | None = None) -> None:
         """Decide every decided site anew; where one of them would have nothing to run, none is changed."""
-        for site, selection in [(site, self._selection_for(site)) for site in self._sites.decided(op_name)]:
-            self._install(site, selection)
+        for site, plan in [(site, self._plan(site, self.policy)) for site in self._sites.decided(op_name)]:
+            self._install(site, plan)
         self._contexts.forget()
 
     def _registered(self, op_name: str) -> None:
@@ -253,7 +294,7 @@ class OpManager:
                 )
             for site in self._sites_running(impl):
                 if demoted and site.dtype == dtype:
-                    self.decide(site)
+                    self.decide(site, site.selection.policy if site.selection is not None else None)
                 else:
                     self._point(site, impl)
 
@@ -265,7 +306,8 @@ class OpManager:
                     self._point(site, impl)
 
     def _sites_running(self, impl: OpImpl) -> list[Site]:
-        return [*self._sites.running(impl), *(site for site in self._contexts.sites() if site.impl is impl)]
+        leaves = (leaf for site in self._contexts.sites() for leaf in site.leaves())
+        return [*self._sites.running(impl), *(leaf for leaf in leaves if leaf.impl is impl)]
 
     # -- call sites
 

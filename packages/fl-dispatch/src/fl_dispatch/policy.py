@@ -3,9 +3,11 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
+from typing import Any
 
 from fl_dispatch.errors import ConfigError, did_you_mean
 from fl_dispatch.types import BackendImplKind, OpImpl
@@ -58,6 +60,29 @@ def _tokens(value: str | Iterable[str], where: str) -> tuple[str, ...]:
     return tuple(Token.parse(word).text for word in words)
 
 
+#: One order for up to so many tokens; None: for more than the last bound.
+Bucket = tuple[int | None, tuple[str, ...]]
+
+
+def token_buckets(value: object, where: str) -> tuple[Bucket, ...]:
+    """``{16: "vendor", "more": "native"}``, or pairs as stored, in order and with an entry for what is above all bounds."""
+    pairs = value.items() if isinstance(value, Mapping) else value
+    if not isinstance(pairs, Iterable) or isinstance(pairs, str):
+        raise ConfigError(f"{where}: orders by number of tokens are a mapping such as {{16: vendor, more: flagos}}")
+    bounded: dict[int, tuple[str, ...]] = {}
+    rest: tuple[str, ...] = ()
+    for bound, order in pairs:
+        if bound in ("more", None):
+            rest = _tokens(order, f"{where}[more]") if order else ()
+        elif isinstance(bound, bool) or not isinstance(bound, int) or bound < 1:
+            raise ConfigError(f"{where}: {bound!r} is no number of tokens; use a whole number from 1, or more")
+        else:
+            bounded[bound] = _tokens(order, f"{where}[{bound}]")
+    if not bounded:
+        raise ConfigError(f"{where}: needs at least one number of tokens, for example {{16: vendor, more: flagos}}")
+    return (*sorted(bounded.items()), (None, rest))
+
+
 @dataclass(frozen=True)
 class SelectionPolicy:
     """Which implementations to prefer, and which never to use.
@@ -69,6 +94,9 @@ class SelectionPolicy:
         allow_vendors: when given, the only vendors to use; the others are not imported.
         strict: the first token of the order must give an implementation that is able; nothing falls back, at
             selection, at a predicate or after a failure.
+        by_tokens: operator name to orders by the number of tokens of a call (the first dimension of its input), for
+            example ``{"rms_norm": {16: "flagos", "more": "vendor"}}``: up to 16 tokens, and more. What they do not
+            name follows as in ``per_op`` and ``prefer``.
 
     Tokens that are not listed follow in the default order flagos, vendor, reference. The framework's own method,
     ``native``, is a candidate only where it is listed.
@@ -82,12 +110,15 @@ class SelectionPolicy:
     deny_vendors: frozenset[str] = frozenset()
     allow_vendors: frozenset[str] | None = None
     strict: bool = False
+    by_tokens: Mapping[str, tuple[Bucket, ...]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         set_ = object.__setattr__
         set_(self, "prefer", _tokens(self.prefer, "prefer"))
         per_op = {op: _tokens(order, f"per_op[{op!r}]") for op, order in sorted(self.per_op.items())}
         set_(self, "per_op", MappingProxyType(per_op))
+        by_tokens = {op: token_buckets(value, f"by_tokens[{op!r}]") for op, value in sorted(self.by_tokens.items())}
+        set_(self, "by_tokens", MappingProxyType(by_tokens))
         for name in ("deny_vendors", "allow_vendors"):
             value = getattr(self, name)
             if isinstance(value, str):
@@ -99,7 +130,8 @@ class SelectionPolicy:
             raise ConfigError(f"vendors both allowed and denied: {', '.join(sorted(both))}; name each in one list only")
 
     def __hash__(self) -> int:
-        return hash((self.prefer, tuple(self.per_op.items()), self.deny_vendors, self.allow_vendors, self.strict))
+        orders = (self.prefer, tuple(self.per_op.items()), tuple(self.by_tokens.items()))
+        return hash((*orders, self.deny_vendors, self.allow_vendors, self.strict))
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, SelectionPolicy):
@@ -108,11 +140,29 @@ class SelectionPolicy:
 
     def __reduce__(self) -> tuple[object, ...]:
         # A mappingproxy does not pickle; policies travel to spawned workers.
-        per_op = dict(self.per_op)
-        return (SelectionPolicy, (self.prefer, per_op, self.deny_vendors, self.allow_vendors, self.strict))
+        lists = (self.deny_vendors, self.allow_vendors)
+        return (SelectionPolicy, (self.prefer, dict(self.per_op), *lists, self.strict, dict(self.by_tokens)))
+
+    def buckets(self, op_name: str) -> tuple[tuple[int | None, SelectionPolicy], ...]:
+        """For an operator that is chosen by the number of tokens: each upper bound (None: more than the last) with the
+        policy that holds for it, which knows no numbers of tokens any more. Otherwise nothing."""
+        rest = {op: buckets for op, buckets in self.by_tokens.items() if op != op_name}
+        found = []
+        for bound, order in self.by_tokens.get(op_name, ()):
+            words = (*order, *self.per_op.get(op_name, ()))
+            per_op = {**self.per_op, **({op_name: words} if words else {})}
+            found.append((bound, dataclasses.replace(self, per_op=per_op, by_tokens=rest)))
+        return tuple(found)
+
+    def for_tokens(self, op_name: str, tokens: int | None) -> SelectionPolicy:
+        """The policy for calls of an operator with so many tokens (None: more than the last bound); often itself."""
+        for bound, policy in self.buckets(op_name):
+            if bound is None or (tokens is not None and tokens <= bound):
+                return policy
+        return self
 
     def order(self, op_name: str) -> tuple[Token, ...]:
-        """The tokens for one operator, most wanted first, each once."""
+        """The tokens for one operator, most wanted first, each once; regardless of numbers of tokens."""
         words = (*self.per_op.get(op_name, ()), *self.prefer, *DEFAULT_ORDER)
         return tuple(Token.parse(word) for word in dict.fromkeys(words))
 
@@ -124,7 +174,7 @@ class SelectionPolicy:
             return f"vendor {vendor!r} is not in allow_vendors"
         return None
 
-    def as_dict(self) -> dict[str, object]:
+    def as_dict(self) -> dict[str, Any]:
         """A plain form for reports and fingerprints."""
         return {
             "prefer": list(self.prefer),
@@ -132,4 +182,8 @@ class SelectionPolicy:
             "deny_vendors": sorted(self.deny_vendors),
             "allow_vendors": None if self.allow_vendors is None else sorted(self.allow_vendors),
             "strict": self.strict,
+            "by_tokens": {
+                op: {"more" if bound is None else str(bound): list(order) for bound, order in buckets}
+                for op, buckets in self.by_tokens.items()
+            },
         }

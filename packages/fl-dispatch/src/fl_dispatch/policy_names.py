@@ -13,9 +13,11 @@ from fl_dispatch.registry import OpRegistry
 
 def check_operators(policy: SelectionPolicy, known: Collection[str]) -> None:
     """Raise UnknownOperatorError when ``per_op`` names an operator that is not among the known ones."""
-    for op_name in policy.per_op:
-        if op_name not in known:
-            raise UnknownOperatorError(f"per_op names unknown operator {op_name!r}; {did_you_mean(op_name, known)}")
+    for setting, op_names in (("per_op", policy.per_op), ("by_tokens", policy.by_tokens)):
+        for op_name in op_names:
+            if op_name not in known:
+                hint = did_you_mean(op_name, known)
+                raise UnknownOperatorError(f"{setting} names unknown operator {op_name!r}; {hint}")
 
 
 def check_names(policy: SelectionPolicy, registry: OpRegistry, vendors: Iterable[VendorRecord]) -> None:
@@ -27,7 +29,8 @@ def check_names(policy: SelectionPolicy, registry: OpRegistry, vendors: Iterable
     if any(record.status != "registered" for record in vendors):
         return
     table = registry.snapshot()
-    for op_name, order in [*policy.per_op.items(), ("", policy.prefer)]:
+    by_tokens = [(op_name, order) for op_name, buckets in policy.by_tokens.items() for _, order in buckets]
+    for op_name, order in [*policy.per_op.items(), *by_tokens, ("", policy.prefer)]:
         ids = {impl.impl_id for op, impls in table.items() for impl in impls if op_name in ("", op)}
         for word in order:
             impl_id = word.removeprefix("impl:")

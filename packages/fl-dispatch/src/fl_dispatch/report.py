@@ -66,7 +66,8 @@ class Report:
         """One row per (operator, layer class, implementation): how many layers, calls and places in graphs, why, what
         was passed over."""
         rows: dict[tuple[str, str, str], dict[str, Any]] = {}
-        for site in self._manager.sites():
+        parts = [(part, whole.graphs) for whole in self._manager.sites() for part in whole.leaves()]
+        for site, graphs in parts:
             selection, impl = site.selection, site.impl
             if selection is None or impl is None or site.obj is None:
                 continue
@@ -94,7 +95,7 @@ class Report:
                         row["served_by_others"][other] = row["served_by_others"].get(other, 0) + count
                 if impl_id == impl.impl_id:
                     row["layers"] += 1
-                    row["graph_sites"] += site.graphs
+                    row["graph_sites"] += graphs
                     row["passed_over"] = [
                         {"implementation": c.impl.impl_id, "reason": c.reason} for c in selection.passed_over
                     ]

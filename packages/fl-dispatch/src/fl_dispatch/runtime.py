@@ -56,9 +56,14 @@ def explain(
     device_type: str | None = None,
     policy: SelectionPolicy | None = None,
     obj: Any = None,
+    tokens: int | None = None,
 ) -> Selection:
-    """What would be chosen for one operator, and why not the others. ``print(explain(op).describe())`` reads well."""
+    """What would be chosen for one operator, and why not the others. ``print(explain(op).describe())`` reads well.
+
+    ``tokens`` counts where the policy decides by their number; None: more than its last bound.
+    """
     from fl_dispatch.facts import facts_for
 
     known = facts_for(device_type or _MANAGER.device_type, dtype)
-    return _MANAGER.select(op_name, obj=obj, facts_=DeviceFacts(known.device_type, known.arch, dtype), policy=policy)
+    where = DeviceFacts(known.device_type, known.arch, dtype)
+    return _MANAGER.select(op_name, obj=obj, facts_=where, policy=policy, tokens=tokens)

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any
 
 from fl_dispatch import failure
 from fl_dispatch.facts import is_tracing
+from fl_dispatch.limits import positional
 from fl_dispatch.selection import Selection
 from fl_dispatch.types import OpImpl
 
@@ -49,6 +50,9 @@ class Site:
         calls: calls of the layer, when the manager counts them (eager mode only).
         graphs: compiled or captured graphs that hold the site, counted by the adapter that owns it.
         past_calls: calls counted while another implementation was in effect, by its id.
+        parts: where the number of tokens of a call decides: upper bound (None: more than the last) and a site of its own
+            for each; ``fn`` picks one of them. Otherwise nothing.
+        compiled: what a graph runs in place of ``fn`` where there are parts; made while it is traced.
         fallbacks: calls another candidate had to serve, by the ids of the one in effect and the one that served.
     """
 
@@ -57,6 +61,7 @@ class Site:
         "_obj",
         "accepts",
         "calls",
+        "compiled",
         "device_type",
         "dtype",
         "fallbacks",
@@ -66,6 +71,7 @@ class Site:
         "manager",
         "native",
         "op_name",
+        "parts",
         "past_calls",
         "plain",
         "selection",
@@ -94,6 +100,8 @@ class Site:
         self.past_calls: dict[str, int] = {}
         self.fallbacks: dict[tuple[str, str], int] = {}
         self.selection: Selection | None = None
+        self.parts: tuple[tuple[int | None, Site], ...] = ()
+        self.compiled: Callable[..., Any] | None = None
         self._obj = _weakly(obj)
         self.plain: Callable[..., Any] = _first_call(self)
         self.fn: Callable[..., Any] = self.plain
@@ -110,8 +118,42 @@ class Site:
 
     @property
     def is_native(self) -> bool:
-        """Whether the framework's own method was chosen."""
+        """Whether the framework's own method was chosen, for every number of tokens."""
+        if self.parts:
+            return all(part.is_native for _, part in self.parts)
         return self.native is not None and self.impl is self.native
+
+    def leaves(self) -> tuple[Site, ...]:
+        """The sites that run an implementation: its parts, or itself."""
+        return tuple(part for _, part in self.parts) or (self,)
+
+    def hand_over(self, to: Site) -> None:
+        """Let another site report the calls that were counted here."""
+        counted = dict(self.past_calls)
+        if self.impl is not None and self.calls:
+            counted[self.impl.impl_id] = counted.get(self.impl.impl_id, 0) + self.calls
+        for impl_id, calls in counted.items():
+            to.past_calls[impl_id] = to.past_calls.get(impl_id, 0) + calls
+        for pair, calls in self.fallbacks.items():
+            to.fallbacks[pair] = to.fallbacks.get(pair, 0) + calls
+        self.past_calls, self.fallbacks, self.calls = {}, {}, 0
+
+    def part_for(self, tokens: int) -> Site:
+        """The site that serves a call of so many tokens."""
+        for bound, part in self.parts:
+            if bound is None or tokens <= bound:
+                return part
+        return self
+
+    def prepare_compiled(self) -> bool:
+        """Make ``compiled``. Dynamo runs this while it traces, as it does ``_settle``."""
+        if self.compiled is None:
+            from fl_dispatch.compiled import compiled_call
+
+            self.compiled = compiled_call(self)
+        return True
+
+    prepare_compiled._dynamo_marked_constant = True  # type: ignore[attr-defined]  # functions take any attribute
 
     def settle(self) -> Callable[..., Any]:
         """Decide now if that has not happened yet; returns the callable in effect."""
@@ -133,6 +175,10 @@ class Site:
 
     def recover(self, error: Exception, *args: Any, **kwargs: Any) -> Any:
         """What to do when ``fn`` raised: another candidate where that is safe, else a readable error."""
+        if self.parts:
+            args, kwargs = positional(self.manager.registry.spec(self.op_name).parameters, args, kwargs)
+            if len(args) > 1 and hasattr(args[1], "size"):
+                return failure.recover(self.part_for(args[1].size(0)), error, args, kwargs)
         return failure.recover(self, error, args, kwargs)
 
 

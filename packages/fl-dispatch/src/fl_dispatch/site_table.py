@@ -49,4 +49,4 @@ class SiteTable:
 
     def running(self, impl: OpImpl) -> list[Site]:
         """The sites where one implementation is in effect."""
-        return [site for site in self.decided(impl.op_name) if site.impl is impl]
+        return [leaf for site in self.decided(impl.op_name) for leaf in site.leaves() if leaf.impl is impl]

@@ -42,7 +42,7 @@ class CompiledModule:
         """Sites that neither the graph holds nor anybody called."""
         if self.state() == NOT_COMPILED:
             return []
-        return [site for site in self.sites if not site.graphs and not site.calls]
+        return [site for site in self.sites if not site.graphs and not any(part.calls for part in site.leaves())]
 
 
 def compiled_roots(models: Iterable[Any], mode: str) -> list[Any]:

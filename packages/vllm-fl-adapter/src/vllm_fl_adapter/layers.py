@@ -94,7 +94,8 @@ class LayerBinder:
     def _compile_limit(self, operator: str, layer: Any) -> Callable[[OpImpl], str | None]:
         spec = self._manager.registry.spec(operator)
         held = weakref.ref(layer)
-        return lambda impl: compile_refusal(impl, spec, held())
+        by_tokens = operator in self._manager.policy.by_tokens
+        return lambda impl: compile_refusal(impl, spec, held(), by_tokens)
 
     def _give_back(self, layer: Any, operator: str, reason: str) -> None:
         """Make it an instance of vLLM's class again, as if we were not there."""

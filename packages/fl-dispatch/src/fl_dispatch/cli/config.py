@@ -76,10 +76,16 @@ def in_variable_form(value: Any) -> str:
     if isinstance(value, bool):
         return "1" if value else "0"
     if isinstance(value, Mapping):
-        return ";".join(f"{op}={'|'.join(order)}" for op, order in value.items()) or "-"
+        return ";".join(f"{op}={_order_text(order)}" for op, order in value.items()) or "-"
     if isinstance(value, (list, tuple)):
         return ",".join(value) or "-"
     return "-" if value is None else str(value)
+
+
+def _order_text(order: Any) -> str:
+    if isinstance(order, Mapping):  # by the number of tokens, which only files can say
+        return ", ".join(f"{bound}: {_order_text(each)}" for bound, each in order.items())
+    return "|".join(order)
 
 
 def _variable(prefix: str, key: str) -> str:

@@ -49,16 +49,27 @@ def run(args: argparse.Namespace) -> tuple[str, int]:
     device = args.device.partition(":")[0] if args.device else manager.device_type
     # A worker of a framework has a method of its own; a program that uses the core by itself has none.
     native = None if choice.prefix == CORE_PREFIX else native_impl(args.operator)
-    selection = manager.select(args.operator, facts_=facts_for(device, dtype), native=native)
+    buckets = config.policy.buckets(args.operator) or ((None, config.policy),)
+    parts = [
+        (bound, manager.select(args.operator, facts_=facts_for(device, dtype), native=native, policy=policy))
+        for bound, policy in buckets
+    ]
+    selection = parts[-1][1]
     unused = [record for record in manager.vendors if record.status != "registered"]
-    code = 0 if selection.chosen else 1
+    code = 0 if all(part.chosen for _, part in parts) else 1
     if args.json:
         vendors = [record.as_dict() for record in unused]
-        return as_json({"prefix": choice.prefix, **selection.as_dict(), "vendors_not_fully_used": vendors}), code
-    head, *candidates = selection.describe().splitlines()
-    lines = [settings.headline(choice), wrapped(head, "", "  ")]
-    indent = " " * (max((len(c.impl.impl_id) for c in selection.candidates), default=0) + 6)
-    lines += [wrapped(line, "", max(indent, " " * 30, key=len)) for line in candidates]
+        by_tokens = [{"up_to": bound, **part.as_dict()} for bound, part in parts] if len(parts) > 1 else []
+        found = {"prefix": choice.prefix, **selection.as_dict(), "by_tokens": by_tokens}
+        return as_json({**found, "vendors_not_fully_used": vendors}), code
+    lines = [settings.headline(choice)]
+    for bound, part in parts:
+        head, *candidates = part.describe().splitlines()
+        if len(parts) > 1:
+            lines.append("more tokens:" if bound is None else f"up to {bound} tokens:")
+        lines.append(wrapped(head, "", "  "))
+        indent = " " * (max((len(c.impl.impl_id) for c in part.candidates), default=0) + 6)
+        lines += [wrapped(line, "", max(indent, " " * 30, key=len)) for line in candidates]
     for record in unused:
         who = f"vendor {record.name} ({record.distribution} {record.version})"
         lines.append(wrapped(f"{who} is {record.status}: {record.reason}", "  note: "))

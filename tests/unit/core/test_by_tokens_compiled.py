@@ -1,0 +1,135 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Orders by tokens under ``torch.compile``: the graph decides when it runs, and is not made for some number of tokens."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch._dynamo.testing import CompileCounterWithBackend
+
+from fl_dispatch import SelectionError, SelectionPolicy, compile_refusal, compiled_call
+from fl_dispatch.callables import guarded
+from fl_dispatch.compiled import compiled_call as call_in_graph
+
+OP = "rms_norm"
+READS = frozenset({"weight", "variance_epsilon"})
+
+
+@pytest.fixture(autouse=True)
+def fresh():
+    torch._dynamo.reset()
+    yield
+    torch._dynamo.reset()
+
+
+def doubled(obj, x, residual=None):
+    return x * obj.weight * 2 if residual is None else (x * obj.weight * 2, x + residual)
+
+
+def tripled_in_place(obj, x, residual):
+    if residual is None:
+        return x * obj.weight * 3
+    residual.add_(x)
+    x.mul_(3)
+    return x, residual
+
+
+@pytest.fixture
+def built(manager, impl):
+    """Up to two tokens one vendor, more another that writes in place, both declared; ``reads`` as given."""
+
+    def build(reads=READS, traceable=True, order="vendor:large"):
+        small = impl("small", op=OP, run=doubled, reads=READS, mutates=frozenset(), traceable=True)
+        mutates = frozenset({"x", "residual"})
+        large = impl("large", op=OP, run=tripled_in_place, reads=reads, mutates=mutates, traceable=traceable)
+        wishes = SelectionPolicy(prefer="reference", by_tokens={OP: {2: "vendor:small", "more": order}})
+        return manager(small, large, policy=wishes)
+
+    return build
+
+
+class Norm(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.weight = torch.nn.Parameter(torch.full((8,), 1.0))
+        self.variance_epsilon = 1e-6
+
+
+def run(function, layer):
+    """Compile, call with 2 to 5 tokens with and without a residual; the graphs and the factors."""
+    counter = CompileCounterWithBackend("aot_eager")
+    compiled = torch.compile(lambda x, r: function(layer, x, r), backend=counter, fullgraph=True)
+    factors = {}
+    with torch.no_grad():
+        for tokens in (5, 2, 3, 4):
+            for with_residual in (False, True):
+                x = torch.randn(tokens, 8)
+                given, residual = x.clone(), x.clone() if with_residual else None
+                for tensor in filter(lambda one: one is not None, (given, residual)):
+                    torch._dynamo.mark_dynamic(tensor, 0)  # an error where the graph is for one number only
+                out = compiled(given, residual)
+                if with_residual:
+                    out, added = out
+                    assert torch.equal(added, 2 * x)
+                factors.setdefault(tokens, set()).add(round(float((out / x).mean()), 3))
+    return counter.frame_count, factors
+
+
+EXPECTED = {5: {3.0}, 2: {2.0}, 3: {3.0}, 4: {3.0}}
+
+
+@pytest.mark.parametrize("traceable", [True, False])
+def test_one_graph_serves_every_number_of_tokens(built, traceable):
+    manager = built(traceable=traceable)
+    layer = Norm()
+    site = manager.bind(OP, layer)
+    graphs, factors = run(guarded(site, manager.registry.spec(OP)), layer)
+    assert factors == EXPECTED
+    assert graphs == 2  # without and with a residual
+
+
+def test_without_a_layer_a_graph_is_made_for_each_part(built):
+    manager, layer = built(), Norm()
+    counter = CompileCounterWithBackend("aot_eager")
+    step = torch.compile(lambda x: manager.call_op(OP, layer, x), backend=counter, fullgraph=True)
+    with torch.no_grad():
+        assert [float(step(torch.ones(tokens, 8)).mean()) for tokens in (5, 2, 3, 4)] == [3.0, 2.0, 3.0, 3.0]
+    assert counter.frame_count >= 2
+
+
+def test_what_an_adapter_puts_into_its_graph_decides_in_it_too(built):
+    layer = Norm()
+    graphs, factors = run(compiled_call(built().bind(OP, layer)), layer)
+    assert (graphs, factors) == (2, EXPECTED)
+
+
+def test_one_that_cannot_be_in_the_operator_is_passed_over_and_noted(built, caplog):
+    manager = built(reads=None, order=["vendor:large", "vendor:small"])
+    layer = Norm()
+    _, factors = run(compiled_call(manager.bind(OP, layer)), layer)
+    assert factors == {tokens: {2.0} for tokens in EXPECTED}
+    (note,) = manager.failures.noted()
+    assert note["impl_id"] == "vendor.large"
+    assert note["reason"].startswith("in a compiled graph vendor.small runs instead: does not declare which fields")
+    assert "in a compiled graph vendor.small runs instead of vendor.large" in caplog.text
+
+
+def test_where_nothing_can_be_in_it_that_is_an_error(manager, impl):
+    undeclared = impl("acme", op=OP, run=doubled, traceable=True)
+    wishes = SelectionPolicy(prefer="vendor", strict=True, by_tokens={OP: {2: "reference", "more": "vendor"}})
+    layer = Norm()
+    site = manager(undeclared, policy=wishes).bind(OP, layer)
+    with pytest.raises(
+        SelectionError, match=r"has no implementation for a compiled graph: vendor.acme: does not declare"
+    ):
+        call_in_graph(site)
+
+
+def test_the_frameworks_own_method_cannot_be_in_it(manager):
+    wishes = SelectionPolicy(prefer="reference", by_tokens={OP: {2: "native"}})
+    layer = Norm()
+    site = manager(policy=wishes).bind(OP, layer, native=doubled)
+    spec = site.manager.registry.spec(OP)
+    assert compile_refusal(site.native, spec, site.obj) is None
+    reason = compile_refusal(site.native, spec, site.obj, by_tokens=True)
+    assert reason.startswith("the framework's own method needs its whole layer")
