@@ -49,12 +49,17 @@ def install(source: Path, into: Path) -> Path:
     return target
 
 
-def run_pytest(folder: Path, *arguments: str, path: tuple[Path, ...] = (), **environ: str) -> Run:
-    """pytest in an own process and folder, with the kit's plug-in and distributions on the import path."""
-    report = folder / "report.json"
+def run_pytest(
+    folder: Path, *arguments: str, path: tuple[Path, ...] = (), plugin: bool = True, report: bool = True, **environ: str
+) -> Run:
+    """pytest in a process and folder of its own, with the kit's plug-in and distributions on the import path."""
+    file = folder / "report.json"
+    file.unlink(missing_ok=True)
+    options = list(PLUGIN) if plugin else ["-p", f"no:{PLUGIN[1]}"]
+    options += [f"--fl-report={file}"] if plugin and report else []
     search = os.pathsep.join([*map(str, path), *filter(None, [os.environ.get("PYTHONPATH")])])
     done = subprocess.run(
-        [sys.executable, "-m", "pytest", *PLUGIN, "-p", "no:cacheprovider", f"--fl-report={report}", *arguments],
+        [sys.executable, "-m", "pytest", *options, "-p", "no:cacheprovider", *arguments],
         cwd=folder,
         env={**os.environ, "PYTHONPATH": search, "OMP_NUM_THREADS": "1", **environ},
         stdout=subprocess.PIPE,
@@ -63,5 +68,5 @@ def run_pytest(folder: Path, *arguments: str, path: tuple[Path, ...] = (), **env
         timeout=280,
         check=False,
     )
-    found = json.loads(report.read_text(encoding="utf-8")) if report.exists() else None
+    found = json.loads(file.read_text(encoding="utf-8")) if file.exists() else None
     return Run(done.returncode, done.stdout, found)

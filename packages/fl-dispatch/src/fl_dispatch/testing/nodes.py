@@ -89,8 +89,9 @@ class ConformanceItem(pytest.Item):
         return " ".join([*words, "-k", self.case.name])
 
     def reportinfo(self) -> tuple[Any, int | None, str]:
-        """What pytest calls the item."""
-        return self.path, None, self.name
+        """What pytest calls the item in headlines. Not its name alone, in which pytest would take the dots for classes."""
+        target = self.case.target
+        return self.path, None, f"{self.name} on {target.device}" if target else f"{self.name} of the vendor"
 
 
 class ConformanceNode(pytest.Collector):
