@@ -2,7 +2,7 @@
 """What torch_npu's operators are documented to take, as predicates over a layer or one call: True, or the reason why not.
 
 Where the documentation of torch_npu and that of CANN's operator below it differ, the narrower one holds; where both are
-silent (layout, empty tensors), the careful answer does. Nothing here copies to make a call possible.
+silent (layout, empty tensors), the careful answer does.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import Any
 
 from torch import Tensor
 
-from fl_vendor_ascend.rotary import MROPE, ROTARY_MUL, route
+from fl_vendor_ascend.rotary import ROTARY_MUL, route
 
 #: Dimensions of a tensor that CANN knows.
 MAX_DIM = 8
@@ -55,13 +55,7 @@ def rotary_call(
     """Of rotary embedding: at least one token and head; the rest depends on which operator the call goes to."""
     if not (query.numel() and key.numel()):
         return "needs at least one token and one head"
-    chosen = route(obj, query, cos, position_ids, rotary_interleaved)
-    if chosen == MROPE:
-        # Rows are flattened to [tokens, heads * head_size]: a view when heads follow each other.
-        for name, tensor in (("query", query), ("key", key)):
-            if tensor.stride()[1:] != (tensor.shape[2], 1):
-                return f"needs heads that follow each other without a gap, {name} has strides {list(tensor.stride())}"
-    elif chosen == ROTARY_MUL:
+    if route(obj, query, cos, position_ids, rotary_interleaved) == ROTARY_MUL:
         heads = max(query.shape[1], key.shape[1])
         if 2 * cos.shape[1] > ROTARY_MUL_MAX_SIZE or heads > ROTARY_MUL_MAX_HEADS:
             return f"{ROTARY_MUL} takes less than 896 elements and 1000 heads, not {2 * cos.shape[1]} and {heads}"

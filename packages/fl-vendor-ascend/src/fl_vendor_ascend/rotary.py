@@ -46,7 +46,8 @@ def route(obj: Any, query: Tensor, cos: Tensor, position_ids: Tensor, interleave
 def mrope(
     kernel: Any, cache: Tensor, query: Tensor, key: Tensor, positions: Tensor, mode: str
 ) -> tuple[Tensor, Tensor]:
-    """One-dimensional positions and a section of zeros say that it is the plain rotary embedding."""
+    """One-dimensional positions and a section of zeros say that it is the plain rotary embedding. Heads that do not follow
+    each other are copied by ``flatten``."""
     turned: list[Tensor] = kernel(
         positions,
         query.flatten(1),
