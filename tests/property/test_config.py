@@ -25,6 +25,8 @@ tokens = st.sampled_from(
     ("flagos", "vendor", "reference", "vendor:acme", "vendor:bolt", "impl:vendor.acme", "impl:x.y")
 )
 orders = st.lists(tokens, min_size=1, max_size=4)
+aten_operators = st.sampled_from(("add", "mm.out", "softmax"))
+paths = st.text("abc/._- ", min_size=1).map(str.strip).filter(bool)
 
 
 @st.composite
@@ -39,9 +41,16 @@ def settings(draw):
         "allow_vendors": sorted(draw(st.sets(st.sampled_from(VENDORS))) - denied),
         "oot_whitelist": sorted(draw(st.sets(operators))),
         "oot_blacklist": sorted(draw(st.sets(operators))),
-        "report": draw(st.text("abc/._- ", min_size=1).map(str.strip).filter(bool)),
+        "report": draw(paths),
+        "flagos_aten": draw(st.booleans()),
+        "flagos_whitelist": sorted(draw(st.sets(aten_operators))),
+        "flagos_blacklist": sorted(draw(st.sets(aten_operators))),
+        "flagos_record": draw(paths),
     }
-    return {key: values[key] for key in draw(st.sets(st.sampled_from(IN_FILE)))}
+    keys = draw(st.sets(st.sampled_from(IN_FILE)))
+    if any(key.startswith("flagos_") for key in keys):
+        keys.add("flagos_aten")  # the others are an error without it
+    return {key: values[key] for key in keys}
 
 
 def as_variables(values):
@@ -50,9 +59,9 @@ def as_variables(values):
     for key, value in values.items():
         if key == "per_op":
             text = ";".join(f"{op}={'|'.join(order)}" for op, order in value.items())
-        elif key == "report":
+        elif key in ("report", "flagos_record"):
             text = value
-        elif key == "strict":
+        elif key in ("strict", "flagos_aten"):
             text = "1" if value else "0"
         else:
             text = ",".join(value) or "none"
@@ -71,7 +80,7 @@ def load(values=None, environ=None, platform=None, content=None):
 
 
 def meaning(config):
-    return config.policy, config.oot_whitelist, config.oot_blacklist, config.report, config.use_flaggems
+    return config.policy, {key: entry["value"] for key, entry in config.as_dict().items()}
 
 
 @given(settings())
@@ -85,7 +94,7 @@ def test_what_is_written_is_what_is_read(values):
     config = load(environ=as_variables(values))
     read = {key: entry["value"] for key, entry in config.as_dict().items()}
     for key, value in values.items():
-        assert read[key] == (sorted(value) if key.startswith(("oot", "deny", "allow")) else value)
+        assert read[key] == (sorted(value) if key.startswith(("deny", "allow")) or key.endswith("list") else value)
     assert set(config.origins) == {key for key in values if as_variables(values)[PREFIX + key.upper()]}
 
 

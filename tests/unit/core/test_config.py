@@ -72,11 +72,17 @@ def test_every_setting_can_be_given_in_the_file(load):
         oot_whitelist: [rms_norm]
         oot_blacklist: rms_norm
         report: /tmp/report.json
+        flagos_aten: true
+        flagos_whitelist: [mm, add.Tensor]
+        flagos_blacklist: [add.Tensor]
+        flagos_record: /tmp/aten.txt
         """
     )
     assert config.policy.per_op == {"rms_norm": ("reference", "vendor"), "silu_and_mul": ("impl:vendor.acme",)}
     assert config.policy.strict
     assert config.oot_blacklist == {"rms_norm"}
+    assert (config.flagos_aten, config.flagos_record) == (True, "/tmp/aten.txt")
+    assert (config.flagos_whitelist, config.flagos_blacklist) == ({"mm", "add.Tensor"}, {"add.Tensor"})
     assert set(config.origins) == {setting.key for setting in SETTINGS if setting.in_file}
 
 
