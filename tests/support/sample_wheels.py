@@ -45,6 +45,15 @@ def install_plugin(name: str, into: Path) -> Path:
     return target
 
 
+def install_project(source: Path, into: Path) -> Path:
+    """Build any project as a wheel, offline, and install that into a folder; the folder."""
+    wheels, target = into / "wheels", into / "site"
+    subprocess.run([*PIP, "wheel", "--no-deps", "--no-build-isolation", "-w", str(wheels), str(source)], check=True)
+    (file,) = wheels.glob("*.whl")
+    subprocess.run([*PIP, "install", "--no-deps", "--no-index", "--target", str(target), str(file)], check=True)
+    return target
+
+
 def record(framework: str, name: str, report: dict[str, Any], scratch: Path) -> None:
     """Leave a report for tests/frameworks, with the digest of the wheel whose implementations are in it."""
     folder = os.environ.get("FL_TEST_RECORDS")

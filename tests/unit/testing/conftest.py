@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import functools
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -12,10 +11,11 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from kit import PLUGINS, install
+from sample_wheels import install_plugin
 
 
 @pytest.fixture(scope="session")
 def installed(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
     """``installed("my-chip")``: the folder that holds tests/plugins/my-chip, installed from its wheel."""
-    return functools.cache(lambda name: install(PLUGINS / name, tmp_path_factory.mktemp(name)))
+    into = tmp_path_factory.mktemp("plugins")
+    return lambda name: install_plugin(name, into)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How the tests install sample vendors from their wheels and run the kit in a process of its own."""
+"""How the tests run the kit: in a process of its own."""
 
 from __future__ import annotations
 
@@ -11,8 +11,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-PLUGINS = Path(__file__).parents[2] / "plugins"
-PIP = (sys.executable, "-m", "pip", "--disable-pip-version-check", "-q")
 #: As its entry point loads it; also where plug-ins are not loaded of themselves.
 PLUGIN = ("-p", "fl_dispatch.testing.plugin")
 
@@ -37,16 +35,6 @@ class Run:
     def failed(self, vendor: str) -> set[str]:
         """Those that failed."""
         return self.names(vendor, "failed")
-
-
-def install(source: Path, into: Path) -> Path:
-    """Build a wheel, offline, and install it into a folder."""
-    wheels = into / "wheels"
-    subprocess.run([*PIP, "wheel", "--no-deps", "--no-build-isolation", "-w", str(wheels), str(source)], check=True)
-    (wheel,) = wheels.glob("*.whl")
-    target = into / "site"
-    subprocess.run([*PIP, "install", "--no-deps", "--no-index", "--target", str(target), str(wheel)], check=True)
-    return target
 
 
 def run_pytest(

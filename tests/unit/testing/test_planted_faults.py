@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from kit import PLUGINS, Run, run_pytest
+from kit import Run, run_pytest
+from sample_wheels import PLUGINS
 
 SOURCE = PLUGINS / "planted-faults"
 VENDORS = tuple(

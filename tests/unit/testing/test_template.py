@@ -9,7 +9,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from kit import Run, install, run_pytest
+from kit import Run, run_pytest
+from sample_wheels import install_project
 
 from fl_dispatch.cli import main
 
@@ -26,7 +27,7 @@ def package(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def run(package: Path, tmp_path_factory: pytest.TempPathFactory) -> Run:
     """The package's own tests, run against its wheel, from a folder that has nothing but them."""
-    site = install(package, tmp_path_factory.mktemp("installed"))
+    site = install_project(package, tmp_path_factory.mktemp("installed"))
     empty = tmp_path_factory.mktemp("empty")
     (package / "tests").rename(empty / "tests")
     return run_pytest(empty, "-q", "tests", path=(site,))
