@@ -62,9 +62,16 @@ _BY_KEY = {setting.key: setting for setting in SETTINGS}
 USE_FLAGGEMS = "USE_FLAGGEMS"
 
 
+#: In a file that ``fl-dispatch tune`` wrote: where the orders come from. It says nothing about what is to be done.
+TUNED = "tuned"
+
+
 @dataclass(frozen=True)
 class Config:
-    """The settings in force, with where each came from (``built-in``, ``platform default``, a file, a variable)."""
+    """The settings in force, with where each came from (``built-in``, ``platform default``, a file, a variable).
+
+    ``tuned`` is what a file of ``fl-dispatch tune`` says about its measurements.
+    """
 
     prefix: str
     policy: SelectionPolicy
@@ -75,6 +82,7 @@ class Config:
     flagos_whitelist: frozenset[str] | None = None
     flagos_blacklist: frozenset[str] = frozenset()
     flagos_record: str | None = None
+    tuned: Mapping[str, Any] | None = None
     use_flaggems: bool = True
     origins: Mapping[str, str] = field(default_factory=dict)
 
@@ -143,8 +151,11 @@ def load_config(
     apply(_checked_keys(platform_defaults or {}, "platform default"), "platform default")
     from_environment = _environment_layer(prefix, environ)
     path = from_environment.pop("config", None)
+    tuned = None
     if path is not None:
-        apply(_checked_keys(_read_file(path, f"{prefix}CONFIG"), path), path)
+        content = dict(_read_file(path, f"{prefix}CONFIG"))
+        tuned = _tuned(content.pop(TUNED, None), path)
+        apply(_checked_keys(content, path), path)
     apply(from_environment, prefix)
 
     _check_aten(origins, prefix)
@@ -170,6 +181,7 @@ def load_config(
         flagos_whitelist=None if values["flagos_whitelist"] is None else frozenset(values["flagos_whitelist"]),
         flagos_blacklist=frozenset(values["flagos_blacklist"]),
         flagos_record=values["flagos_record"],
+        tuned=tuned,
         use_flaggems=parse_flag(flaggems, USE_FLAGGEMS) if flaggems else True,
         origins=MappingProxyType(origins),
     )
@@ -228,6 +240,12 @@ def _read_file(path: str, named_by: str) -> Mapping[str, Value]:
     if not isinstance(content, dict):
         raise ConfigError(f"{path}: the file must hold settings by key, not a {type(content).__name__}")
     return content
+
+
+def _tuned(value: Value, path: str) -> Mapping[str, Any] | None:
+    if value is not None and not isinstance(value, dict):
+        raise ConfigError(f"{path}: {TUNED} is what `fl-dispatch tune` measured, a mapping, not {value!r}")
+    return value
 
 
 def _checked_keys(layer: Mapping[str, Value], where: str) -> Mapping[str, Value]:

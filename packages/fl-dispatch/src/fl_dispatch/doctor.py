@@ -65,6 +65,7 @@ def diagnose(prefix: str, environ: Mapping[str, str] | None = None) -> list[Find
     _collect(findings, "flagos", _flagos)
     if prefix in configs:
         _collect(findings, "operators", lambda: _vendors_and_operators(prefix, configs[prefix]))
+        _collect(findings, "tuned policy", lambda: _tuned(configs[prefix]))
         _collect(findings, "ATen operators", lambda: _aten(configs[prefix]))
     else:
         text = "not loaded, because the settings that say which ones are denied cannot be read"
@@ -153,6 +154,30 @@ def _flagos() -> Iterator[Finding]:
     broken = has_device and adapters.installed_version("flag-gems") is not None and "switched off" not in reason
     where = "" if has_device else " (FlagGems needs an accelerator, this machine has none)"
     yield Finding("fault" if broken else "note", "flagos", reason + where)
+
+
+def _tuned(config: Config) -> Iterator[Finding]:
+    """Whether the policy was measured with what is installed here, on this device."""
+    if config.tuned is None:
+        return
+    from fl_dispatch.facts import default_device_type, device_name
+
+    measured = config.tuned.get("versions") or {}
+    moved = [
+        f"{name} {then} then, {now or 'none'} now"
+        for name, then in measured.items()
+        if name != "python" and not name.startswith(("fl-", "sglang-fl", "vllm-fl"))
+        if (now := adapters.installed_version(name)) != then
+    ]
+    here = device_name(default_device_type())
+    if config.tuned.get("device") != here:
+        moved.insert(0, f"on {config.tuned.get('device')}, this is {here}")
+    when = f"measured {config.tuned.get('date')}"
+    if moved:
+        hint = "measure again: fl-dispatch tune"
+        yield Finding("note", "tuned policy", f"{when} under other conditions: {'; '.join(moved)}", hint)
+    else:
+        yield Finding("ok", "tuned policy", f"{when} on this device with these versions")
 
 
 def _aten(config: Config) -> Iterator[Finding]:

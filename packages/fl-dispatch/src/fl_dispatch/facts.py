@@ -37,6 +37,18 @@ def architecture(device_type: str) -> tuple[int, int] | None:
     return (major, minor)
 
 
+def device_name(device_type: str) -> str:
+    """What the device calls itself, for example ``"NVIDIA H200"``; of a CPU what the platform knows."""
+    import platform
+
+    import torch
+
+    module = getattr(torch, device_type, None)
+    if device_type != "cpu" and module is not None and hasattr(module, "get_device_name"):
+        return str(module.get_device_name())
+    return platform.processor() or platform.machine()
+
+
 def facts_for(device_type: str | None, dtype: str | None = None) -> DeviceFacts:
     """All that is known about one device type; this process's own when None."""
     kind = device_type or default_device_type()

@@ -1,0 +1,153 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``fl-dispatch tune``: measure every implementation on this device and write a policy file."""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import shlex
+import sys
+from pathlib import Path
+from typing import Any
+
+from fl_dispatch.cli import settings
+from fl_dispatch.cli.doctor import versions
+from fl_dispatch.cli.explain import dtype_name
+from fl_dispatch.cli.text import as_json, columns
+from fl_dispatch.errors import ConfigError, did_you_mean
+
+_TOKENS = {"cpu": "1,16,128,1024"}
+_DEFAULT_TOKENS = "1,4,16,64,256,1024,4096"
+
+
+def add_parser(subparsers: Any) -> None:
+    """Add this command to the command line."""
+    parser = subparsers.add_parser(
+        "tune",
+        help="measure every implementation on this device, write the policy that follows",
+        description="Measures every implementation that can be used here, in the sizes of a model, and writes a policy "
+        "file that names the best one for each operator and number of tokens, with all figures, and a picture beside "
+        "it. Run it on the device that is to serve, with nothing else running there.",
+    )
+    parser.add_argument("--output", "-o", type=Path, default=Path("fl-tuned.yaml"), metavar="FILE.yaml")
+    parser.add_argument("--force", action="store_true", help="overwrite the file")
+    parser.add_argument("--ops", help="operators to measure, by commas (default: all)")
+    parser.add_argument("--dtypes", help="by commas; the policy is for the first (default: bfloat16, on a CPU float32)")
+    parser.add_argument(
+        "--tokens", help=f"numbers of tokens, by commas (default: {_DEFAULT_TOKENS}, on a CPU {_TOKENS['cpu']})"
+    )
+    parser.add_argument(
+        "--for",
+        dest="purpose",
+        choices=("graph", "eager"),
+        help="choose by device time in a graph, or by the slower of host and device (default: graph where there are any)",
+    )
+    parser.add_argument(
+        "--model", type=Path, metavar="FOLDER", help="take sizes from its config.json (default: 8B Llama)"
+    )
+    parser.add_argument("--device", help="for example cuda (default: the accelerator of this machine, else cpu)")
+    parser.add_argument("--rounds", type=int, default=7, metavar="N", help="times are medians of so many (default: 7)")
+    settings.add_common_arguments(parser)
+    parser.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> tuple[str, int]:
+    """Carry it out; returns the text to print and the exit code."""
+    choice, config = settings.read(args)
+    from fl_dispatch.facts import device_name
+    from fl_dispatch.manager import OpManager
+    from fl_dispatch.tune import timing
+    from fl_dispatch.tune.chart import svg
+    from fl_dispatch.tune.choose import Orders, orders
+    from fl_dispatch.tune.measure import measure
+    from fl_dispatch.tune.policy_file import check_target, content, token
+    from fl_dispatch.tune.workloads import MEASURED, ModelShape
+
+    check_target(args.output, args.force)
+    manager = OpManager(policy=config.policy)
+    device = args.device.partition(":")[0] if args.device else manager.device_type
+    operators = _names(args.ops, MEASURED, "--ops") if args.ops else MEASURED
+    wanted = args.dtypes or ("float32" if device == "cpu" else "bfloat16")
+    dtypes = [name for word in wanted.split(",") if (name := dtype_name(word.strip())) is not None]
+    counts = _numbers(args.tokens or _TOKENS.get(device, _DEFAULT_TOKENS))
+    if args.rounds < 1:
+        raise ConfigError(f"--rounds: {args.rounds} is less than 1")
+    purpose = args.purpose or ("graph" if timing.has_graphs(device) else "eager")
+    if purpose == "graph" and not timing.has_graphs(device):
+        raise ConfigError(f"--for graph: device time in graphs cannot be measured on {device}; use --for eager")
+    shape = ModelShape.of_model(args.model) if args.model else ModelShape()
+    speed = timing.bandwidth(device)
+    figures = measure(
+        manager.registry,
+        operators=operators,
+        dtypes=dtypes,
+        tokens=counts,
+        shape=shape,
+        device=device,
+        bandwidth=speed,
+        rounds=args.rounds,
+        progress=lambda line: print(line, file=sys.stderr, flush=True),
+    )
+    found: dict[str, Orders] = {}
+    tokens: dict[tuple[str, str], str] = {}
+    for op_name in operators:
+        preference = [candidate.impl.impl_id for candidate in manager.select(op_name).candidates]
+        found[op_name] = orders(figures, op_name, dtypes[0], purpose, preference)
+        tokens |= {(op_name, impl.impl_id): token(impl) for impl in manager.registry.get(op_name)}
+    tuned = {
+        "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
+        "command": shlex.join(["fl-dispatch", *_given(args)]),
+        "device": device_name(device),
+        "for": purpose,
+        "dtype": dtypes[0],
+        "shape": dict(vars(shape)),
+        "bandwidth_bytes_a_second": round(speed),
+        "versions": {name: version for name, version in versions().items() if version is not None},
+        "figures": figures,
+    }
+    args.output.write_text(content(found, tokens, tuned), encoding="utf-8")
+    picture = args.output.with_suffix(".svg")
+    title = f"{tuned['device']}, {dtypes[0]}, {tuned['date']}: " + (
+        "device time in a graph" if purpose == "graph" else "the slower of host and device"
+    )
+    picture.write_text(svg(figures, dtypes[0], purpose, title), encoding="utf-8")
+    if args.json:
+        return as_json({"policy": str(args.output), "picture": str(picture), "orders": found}), 0
+    rows = [(op_name, bound, order) for op_name, each in found.items() for bound, order in _rows(each)]
+    table = columns(("operator", "tokens", "order"), rows)
+    closing = f"written: {args.output} and {picture}\nuse it:  {choice.prefix}CONFIG={args.output}"
+    return "\n".join((settings.headline(choice), "", table, "", closing)), 0
+
+
+def _rows(order: Any) -> list[tuple[str, str]]:
+    if isinstance(order, dict):
+        return [("more" if bound == "more" else f"up to {bound}", " > ".join(each)) for bound, each in order.items()]
+    return [("all", " > ".join(order) or "nothing could be measured")]
+
+
+def _names(text: str, known: tuple[str, ...], where: str) -> tuple[str, ...]:
+    names = tuple(word.strip() for word in text.split(",") if word.strip())
+    for name in names:
+        if name not in known:
+            raise ConfigError(f"{where}: {name!r} is no operator that is measured; {did_you_mean(name, known)}")
+    return names
+
+
+def _numbers(text: str) -> list[int]:
+    try:
+        numbers = sorted({int(word) for word in text.split(",")})
+    except ValueError:
+        numbers = []
+    if not numbers or numbers[0] < 1:
+        raise ConfigError(f"--tokens: {text!r} are not numbers from 1 on, by commas")
+    return numbers
+
+
+def _given(args: argparse.Namespace) -> list[str]:
+    """The command as it was given, from what was parsed."""
+    words = ["tune"]
+    for option in ("ops", "dtypes", "tokens", "purpose", "model", "device", "rounds", "prefix"):
+        value = getattr(args, option)
+        if value is not None:
+            words += ["--for" if option == "purpose" else f"--{option}", str(value)]
+    return words

@@ -1,0 +1,79 @@
+# SPDX-License-Identifier: Apache-2.0
+"""From figures to orders: which implementation for which number of tokens. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+from fl_dispatch.tune.measure import Figure
+
+#: What is closer to the best than this fraction is as good: another run might order them otherwise.
+TIE = 0.03
+
+#: Orders by the number of tokens up to which they hold, with ``more`` last; or one order for all.
+Orders = Mapping[int | str, list[str]] | list[str]
+
+
+def cost(figure: Figure, purpose: str) -> tuple[float, float] | None:
+    """Microseconds that count, and how far they vary; None where there are none.
+
+    Args:
+        figure: one implementation on one workload.
+        purpose: ``graph``: in a replayed graph the host does nothing, so device time; ``eager``: the slower of host and device.
+    """
+    if figure.host_us is None:
+        return None
+    device = figure.device_us
+    if purpose == "graph":
+        return None if device is None else (device, figure.device_spread_us)
+    if device is not None and device > figure.host_us:
+        return device, figure.device_spread_us
+    return figure.host_us, figure.host_spread_us
+
+
+def ranked(costs: Mapping[str, tuple[float, float]], preference: Sequence[str]) -> list[str]:
+    """Implementation ids, best first. Of those as good as the best it is the one that the policy prefers.
+
+    Args:
+        costs: id to microseconds and their spread.
+        preference: ids in the policy's order.
+    """
+    if not costs:
+        return []
+    places = {impl_id: place for place, impl_id in enumerate(preference)}
+    by_cost = sorted(costs, key=lambda impl_id: (costs[impl_id][0], places.get(impl_id, len(places)), impl_id))
+    best, spread = costs[by_cost[0]]
+    tied = [i for i in by_cost if costs[i][0] - best <= max(TIE * best, spread + costs[i][1])]
+    first = min(tied, key=lambda impl_id: (places.get(impl_id, len(places)), costs[impl_id][0]))
+    return [first, *(impl_id for impl_id in by_cost if impl_id != first)]
+
+
+def orders(figures: Iterable[Figure], op_name: str, dtype: str, purpose: str, preference: Sequence[str]) -> Orders:
+    """The order of one operator, by the number of tokens where that matters; empty when nothing could be measured.
+
+    Where an operator has several workloads (a norm with and without residual) their times are added up, and an implementation
+    has to be able of all. A bucket ends at the last number of tokens that was measured with the same first choice.
+    """
+    chosen = [f for f in figures if f.op_name == op_name and f.dtype == dtype]
+    workloads = {figure.workload for figure in chosen}
+    found: list[tuple[int, list[str]]] = []
+    for tokens in sorted({figure.tokens for figure in chosen}):
+        sums: dict[str, list[tuple[float, float]]] = {}
+        for figure in chosen:
+            one = cost(figure, purpose)
+            if figure.tokens == tokens and one is not None:
+                sums.setdefault(figure.impl_id, []).append(one)
+        costs = {
+            impl_id: (sum(us for us, _ in parts), sum(spread for _, spread in parts))
+            for impl_id, parts in sums.items()
+            if len(parts) == len(workloads)
+        }
+        order = ranked(costs, preference)
+        if order and found and found[-1][1][0] == order[0]:
+            found[-1] = (tokens, order)
+        elif order:
+            found.append((tokens, order))
+    if len(found) < 2:
+        return found[0][1] if found else []
+    *bounded, (_, last) = found
+    return {**dict(bounded), "more": last}

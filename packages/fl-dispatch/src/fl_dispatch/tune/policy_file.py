@@ -1,0 +1,63 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The policy file: orders that the settings accept, with the figures and versions they come from."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from fl_dispatch.errors import ConfigError
+from fl_dispatch.tune.choose import Orders
+from fl_dispatch.tune.measure import Figure
+from fl_dispatch.types import BackendImplKind, OpImpl
+
+_HEAD = """\
+# Written by fl-dispatch tune. Use it with SGLANG_FL_CONFIG, VLLM_FL_CONFIG or FL_DISPATCH_CONFIG.
+# Settings in the environment still win; other settings may be added here. `tuned` is not read as a setting.
+"""
+
+
+def token(impl: OpImpl) -> str:
+    """The policy token that stands for this implementation and no other."""
+    if impl.kind in (BackendImplKind.DEFAULT, BackendImplKind.REFERENCE) and impl.impl_id == impl.kind.value:
+        return impl.impl_id
+    return f"impl:{impl.impl_id}"
+
+
+def content(orders: Mapping[str, Orders], tokens: Mapping[tuple[str, str], str], tuned: Mapping[str, Any]) -> str:
+    """The file's text.
+
+    Args:
+        orders: by operator, of implementation ids.
+        tokens: the policy token of each operator and implementation id.
+        tuned: what is kept besides: device, versions, command, figures.
+    """
+
+    def named(op_name: str, order: Sequence[str]) -> list[str]:
+        return [tokens[op_name, impl_id] for impl_id in order]
+
+    per_op: dict[str, Any] = {}
+    for op_name, order in orders.items():
+        if isinstance(order, Mapping):
+            per_op[op_name] = {bound: named(op_name, each) for bound, each in order.items()}
+        elif order:
+            per_op[op_name] = named(op_name, order)
+    figures: Sequence[Figure] = tuned.get("figures", ())
+    plain = {key: value for key, value in tuned.items() if key != "figures"}
+    plain["not_able"] = {f"{one.workload}, {one.dtype}, {one.impl_id}": one.failed for one in figures if one.failed}
+    text = _HEAD + yaml.safe_dump({"per_op": per_op}, sort_keys=False, default_flow_style=None, width=110)
+    text += "\n" + yaml.safe_dump({"tuned": plain}, sort_keys=False, default_flow_style=None, width=110)
+    measured = [one.as_dict() for one in figures if one.failed is None]
+    rows = [yaml.safe_dump(one, sort_keys=False, default_flow_style=True, width=10_000) for one in measured]
+    return text + "  figures:\n" + "".join(f"  - {row}" for row in rows)
+
+
+def check_target(path: Path, force: bool) -> None:
+    """Before anything is measured: raise ConfigError where the result could not be written."""
+    if path.exists() and not force:
+        raise ConfigError(f"--output: {str(path)!r} is there already; --force overwrites it")
+    if not path.parent.is_dir():
+        raise ConfigError(f"--output: there is no folder {str(path.parent)!r}")

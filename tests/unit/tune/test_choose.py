@@ -1,0 +1,83 @@
+# SPDX-License-Identifier: Apache-2.0
+"""From figures to orders."""
+
+from __future__ import annotations
+
+import pytest
+
+from fl_dispatch.tune.choose import cost, orders, ranked
+from fl_dispatch.tune.measure import Figure
+
+PREFERENCE = ["flagos", "vendor", "reference"]
+
+
+def figure(impl_id, tokens, host=None, device=None, workload="norm", spread=0.0, dtype="bfloat16"):
+    return Figure(workload, "rms_norm", dtype, tokens, impl_id, 1.0, host, device, spread, spread)
+
+
+def test_in_graphs_device_time_counts_and_in_eager_mode_the_slower_of_the_two():
+    one = figure("vendor", 1, host=10.0, device=3.0)
+    assert cost(one, "graph") == (3.0, 0.0)
+    assert cost(one, "eager") == (10.0, 0.0)
+    assert cost(figure("vendor", 1, host=10.0, device=30.0), "eager") == (30.0, 0.0)
+
+
+def test_without_a_device_there_is_no_cost_in_graphs():
+    assert cost(figure("vendor", 1, host=10.0), "graph") is None
+    assert cost(figure("vendor", 1), "eager") is None
+
+
+def test_the_fastest_is_first_and_the_others_follow_by_time():
+    costs = {"reference": (9.0, 0.0), "vendor": (2.0, 0.0), "flagos": (5.0, 0.0)}
+    assert ranked(costs, PREFERENCE) == ["vendor", "flagos", "reference"]
+
+
+@pytest.mark.parametrize("costs", [{"vendor": (100, 0), "flagos": (102.9, 0)}, {"vendor": (10, 1), "flagos": (12, 1)}])
+def test_on_a_tie_the_policys_order_decides(costs):
+    assert ranked(costs, PREFERENCE) == ["flagos", "vendor"]
+    assert ranked(costs, ["vendor", "flagos"]) == ["vendor", "flagos"]
+
+
+def test_beyond_the_tie_the_faster_one_is_first():
+    assert ranked({"vendor": (100, 0), "flagos": (103.1, 0)}, PREFERENCE) == ["vendor", "flagos"]
+
+
+def test_buckets_end_where_the_first_choice_changes():
+    times = {1: (1, 5), 16: (1, 5), 64: (5, 1), 256: (5, 1)}
+    figures = [
+        figure(impl_id, tokens, host=0.0, device=both[place])
+        for tokens, both in times.items()
+        for place, impl_id in enumerate(("flagos", "vendor"))
+    ]
+    found = orders(figures, "rms_norm", "bfloat16", "graph", PREFERENCE)
+    assert found == {16: ["flagos", "vendor"], "more": ["vendor", "flagos"]}
+
+
+def test_one_first_choice_for_all_is_one_order():
+    figures = [figure("vendor", tokens, device=1.0, host=1.0) for tokens in (1, 16)]
+    assert orders(figures, "rms_norm", "bfloat16", "graph", PREFERENCE) == ["vendor"]
+
+
+def test_the_forms_of_an_operator_are_added_up_and_one_that_cannot_do_all_is_out():
+    figures = [
+        figure("flagos", 1, device=1.0, host=1.0, workload="plain"),
+        figure("flagos", 1, device=9.0, host=1.0, workload="residual"),
+        figure("vendor", 1, device=4.0, host=1.0, workload="plain"),
+        figure("vendor", 1, device=5.0, host=1.0, workload="residual"),
+        figure("reference", 1, device=0.1, host=1.0, workload="plain"),
+        figure("reference", 1, workload="residual"),
+    ]
+    assert orders(figures, "rms_norm", "bfloat16", "graph", PREFERENCE) == ["vendor", "flagos"]
+
+
+def test_only_the_dtype_that_was_asked_for_counts():
+    figures = [
+        figure("vendor", 1, device=1.0, host=1.0),
+        figure("flagos", 1, device=2.0, host=1.0),
+        figure("flagos", 1, device=0.1, host=1.0, dtype="float16"),
+    ]
+    assert orders(figures, "rms_norm", "bfloat16", "graph", PREFERENCE) == ["vendor", "flagos"]
+
+
+def test_nothing_measured_is_no_order():
+    assert orders([figure("vendor", 1)], "rms_norm", "bfloat16", "eager", PREFERENCE) == []

@@ -1,0 +1,75 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``fl-dispatch tune`` from the command line to a file that a program uses."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from fl_dispatch import load_config
+from fl_dispatch.cli import main
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path, monkeypatch):
+    """An empty folder with a small model's configuration, and no settings."""
+    for variable in ("FL_DISPATCH_CONFIG", "FL_DISPATCH_PREFER", "USE_FLAGGEMS"):
+        monkeypatch.delenv(variable, raising=False)
+    monkeypatch.chdir(tmp_path)
+    sizes = {"hidden_size": 32, "intermediate_size": 32, "num_attention_heads": 4, "num_key_value_heads": 2}
+    (tmp_path / "config.json").write_text(json.dumps(sizes))
+    return tmp_path
+
+
+QUICK = ("tune", "--model", ".", "--device", "cpu", "--rounds", "1", "--tokens", "1,4", "--prefix", "FL_DISPATCH_")
+
+
+def test_it_measures_and_writes_a_policy_that_can_be_used(folder, capsys):
+    assert main([*QUICK, "--ops", "silu_and_mul,rms_norm"]) == 0
+    out, err = capsys.readouterr()
+    assert "[1/6] silu_and_mul, float32, 1 tokens: " in err
+    assert "use it:  FL_DISPATCH_CONFIG=fl-tuned.yaml" in out
+    config = load_config("FL_DISPATCH_", {"FL_DISPATCH_CONFIG": "fl-tuned.yaml"})
+    assert dict(config.policy.per_op) == {"silu_and_mul": ("reference",), "rms_norm": ("reference",)}
+    assert config.tuned["for"] == "eager"
+    assert config.tuned["shape"]["head_size"] == 8
+    assert config.tuned["command"] == (
+        "fl-dispatch tune --ops silu_and_mul,rms_norm --tokens 1,4 --model . --device cpu --rounds 1 --prefix FL_DISPATCH_"
+    )
+    assert (folder / "fl-tuned.svg").read_text().startswith("<svg ")
+
+
+def test_a_file_that_is_there_is_not_overwritten_unasked(folder, capsys):
+    (folder / "fl-tuned.yaml").write_text("prefer: reference")
+    assert main([*QUICK, "--ops", "silu_and_mul"]) == 2
+    assert "'fl-tuned.yaml' is there already; --force overwrites it" in capsys.readouterr().err
+    assert main([*QUICK, "--ops", "silu_and_mul", "--force"]) == 0
+    assert "tuned:" in (folder / "fl-tuned.yaml").read_text()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--ops", "rmsnorm"], "--ops: 'rmsnorm' is no operator that is measured; did you mean 'rms_norm'?"),
+        (["--tokens", "1,x"], "--tokens: '1,x' are not numbers from 1 on"),
+        (["--tokens", "0"], "--tokens: '0' are not numbers from 1 on"),
+        (["--rounds", "0"], "--rounds: 0 is less than 1"),
+        (["--dtypes", "bf61"], "torch has no dtype 'bf61'"),
+        (["--for", "graph"], "device time in graphs cannot be measured on cpu; use --for eager"),
+        (["--output", "no/such/file.yaml"], "--output: there is no folder 'no/such'"),
+        (["--model", "no-such-model"], "--model: cannot read 'no-such-model': No such file or directory"),
+    ],
+)
+def test_mistakes_are_told_before_anything_is_measured(arguments, message, capsys):
+    assert main([*QUICK, *arguments]) == 2
+    err = capsys.readouterr().err
+    assert message in " ".join(err.split())
+    assert "[1/" not in err
+
+
+def test_a_configuration_of_something_else_is_refused(folder, capsys):
+    (folder / "config.json").write_text("{}")
+    assert main([*QUICK]) == 2
+    err = " ".join(capsys.readouterr().err.split())
+    assert "'config.json' is not the configuration of a decoder: KeyError('num_attention_heads')" in err

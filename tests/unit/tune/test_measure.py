@@ -1,0 +1,78 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Measuring for real, on the CPU."""
+
+from __future__ import annotations
+
+import pytest
+
+from fl_dispatch.tune.choose import orders
+from fl_dispatch.tune.measure import measure
+from fl_dispatch.tune.workloads import MEASURED, ModelShape
+from fl_dispatch.types import BackendImplKind, OpImpl
+
+TINY = ModelShape(hidden=16, intermediate=16, heads=2, kv_heads=1, head_size=8)
+
+
+@pytest.fixture
+def measured(registry):
+    def run(operators=("silu_and_mul",), tokens=(1, 4, 8), progress=lambda line: None, dtypes=("float32",)):
+        return measure(
+            registry,
+            operators=operators,
+            dtypes=dtypes,
+            tokens=tokens,
+            shape=TINY,
+            device="cpu",
+            bandwidth=1e9,
+            rounds=3,
+            progress=progress,
+        )
+
+    return run
+
+
+def test_the_faster_one_is_chosen_for_each_number_of_tokens(measured):
+    figures = [figure for figure in measured() if figure.impl_id != "reference"]
+    found = orders(figures, "silu_and_mul", "float32", "eager", ["vendor.many", "vendor.few"])
+    assert found == {4: ["vendor.few", "vendor.many"], "more": ["vendor.many", "vendor.few"]}
+
+
+def test_times_are_those_of_a_call(measured):
+    (many,) = (figure for figure in measured(tokens=(1,)) if figure.impl_id == "vendor.many")
+    assert 1500 <= many.host_us < 15_000  # it takes 1.5 ms; the machine may be busy
+    assert many.device_us is None
+
+
+def test_the_floor_is_bytes_over_bandwidth(measured):
+    (figure, *_) = measured(tokens=(4,))
+    assert figure.floor_us == pytest.approx(3 * 4 * 16 * 4 / 1e9 * 1e6)
+
+
+def test_every_operator_can_be_measured(measured):
+    figures = measured(operators=MEASURED, tokens=(2,))
+    able = {figure.op_name for figure in figures if figure.impl_id == "reference" and figure.host_us is not None}
+    assert able == set(MEASURED)
+
+
+def test_one_that_is_not_able_or_fails_has_its_reason_and_the_others_are_measured(registry, measured, timed):
+    def failing(obj, x):
+        raise RuntimeError("boom")
+
+    registry.register(timed("half", lambda tokens: 0, dtypes={"float16"}))
+    registry.register(timed("never", lambda tokens: 0, supports=lambda obj, x: "needs a full moon"))
+    registry.register(OpImpl("silu_and_mul", "vendor.bad", BackendImplKind.VENDOR, failing, vendor="bad"))
+    figures = {figure.impl_id: figure for figure in measured(tokens=(1,))}
+    assert figures["vendor.half"].failed == "takes float16, not float32"
+    assert figures["vendor.never"].failed == "needs a full moon"
+    assert figures["vendor.bad"].failed == "RuntimeError: boom"
+    assert figures["vendor.few"].host_us is not None
+
+
+def test_progress_is_told_step_by_step(measured):
+    lines = []
+    measured(tokens=(1, 2), progress=lines.append)
+    assert [line.split(":")[0] for line in lines] == [
+        "[1/2] silu_and_mul, float32, 1 tokens",
+        "[2/2] silu_and_mul, float32, 2 tokens",
+    ]
+    assert "vendor.few " in lines[0]
