@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Everything that runs on the GPU box, from unpacking to results, in one command.
 
-    python3 benchmarks/gpu/on_box.py --out DIR [--steps versions,tests,micro,serve] [-- pytest arguments]
+    python3 benchmarks/gpu/on_box.py --out DIR [--steps versions,tests,kit,micro,serve] [-- pytest arguments]
 
 It uses the box's own python3 with its torch and pytest, and what ``prepare.py`` put into ``.gpu-parts``. Every step
 runs in a process of its own and to its end; the exit status says whether all of them went well. Where all parts together
@@ -22,8 +22,8 @@ from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
-STEPS = ("versions", "tests", "micro", "serve")
-DEFAULT_STEPS = "versions,tests,micro"
+STEPS = ("versions", "tests", "kit", "micro", "serve")
+DEFAULT_STEPS = "versions,tests,kit,micro"
 VERSIONS = """
 import sys, torch, triton
 print("python", sys.version.split()[0], "torch", torch.__version__, "triton", triton.__version__)
@@ -60,10 +60,15 @@ def command(step: str, out: Path, site: Path, own: Path, extra: list[str]) -> li
     """What a step runs."""
     if step == "versions":
         return [sys.executable, "-c", VERSIONS]
+    # Warnings are what the box's other packages make of each other.
+    options = ["-p", "no:cacheprovider", "-W", "default", "-q", "--tb=short", f"--junitxml={out / f'gpu-{step}.xml'}"]
+    folder = ROOT / "tests" / "gpu"
+    conformance = folder / "test_conformance.py"
     if step == "tests":
-        # Warnings are what the box's other packages make of each other.
-        options = ["-p", "no:cacheprovider", "-W", "default", "-q", "--tb=short", f"--junitxml={out / 'gpu-tests.xml'}"]
-        return [sys.executable, "-m", "pytest", str(ROOT / "tests" / "gpu"), *options, *extra]
+        return [sys.executable, "-m", "pytest", str(folder), f"--ignore={conformance}", *options, *extra]
+    if step == "kit":
+        # kit.json and kit.html: every check of flagos, cuda and reference with its figures.
+        return [sys.executable, "-m", "pytest", str(conformance), f"--fl-report={out / 'kit.json'}", *options, *extra]
     if step == "micro":
         return [sys.executable, str(HERE / "micro.py"), "--out", str(out)]
     return [sys.executable, str(HERE / "serve.py"), "--out", str(out), "--site", str(site), "--own", str(own)]

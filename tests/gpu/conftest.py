@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Everything here needs a CUDA device. ``calls`` and the float64 oracle of the unit tests are importable."""
+"""Everything here needs a CUDA device. ``calls`` is importable."""
 
 import sys
 from collections.abc import Iterator
@@ -9,7 +9,7 @@ import pytest
 import torch
 
 HERE = Path(__file__).parent
-sys.path[:0] = [str(HERE), str(HERE.parent / "unit" / "ops")]
+sys.path.insert(0, str(HERE))
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -1,26 +1,26 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What an implementation does not declare never reaches its kernel; the reference serves the call instead."""
+"""Limits of particular kernels: calls beside those of the conformance kit, and what a newer kernel would change."""
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Iterator
 from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
 import torch
-from calls import DTYPES, IMPLS, REGISTRY, Spy, copied, implementation, manager_for, run, sized_samples, worst
+from calls import IMPLS, REGISTRY, judged, model_calls, target
 
 from fl_dispatch.ops.spec import Sample
+from fl_dispatch.testing.calls import run
+from fl_dispatch.testing.case import CheckFailed
+from fl_dispatch.testing.judge import Worst, compare
+from fl_dispatch.testing.managers import Spy, manager_for
 
 
 def outside(op: str, impl_id: str) -> Iterator[tuple[str, str, Sample]]:
     """Label, dtype name and call; ``dtype`` is the one that the result is judged in."""
-    plain, *others = sized_samples(op, "bfloat16", 16, 5)
-    on_cpu = tuple(a.cpu() if isinstance(a, torch.Tensor) else a for a in plain.args)
-    fields = {k: v.cpu() if isinstance(v, torch.Tensor) else v for k, v in vars(plain.obj).items()}
-    yield "on the CPU", "bfloat16", replace(plain, obj=SimpleNamespace(**fields), args=on_cpu)
+    plain, *others = model_calls(op, "bfloat16", 16)
     if op.endswith("norm"):
         residual = next(sample for sample in others if "residual" in sample.label)
         x, summand = residual.args
@@ -64,48 +64,36 @@ def _rotary(plain: Sample) -> Iterator[Sample]:
 
 @pytest.mark.parametrize(("op", "impl_id"), [pair for pair in IMPLS if pair[1] != "reference"])
 def test_a_call_outside_of_the_limits_is_served_without_the_kernel(op: str, impl_id: str) -> None:
+    served = target(op, impl_id)
     for label, dtype, sample in outside(op, impl_id):
-        spy = Spy(implementation(op, impl_id))
-        manager = manager_for(spy.impl, strict=False)
-        got = run(functools.partial(manager.call_op, op), copied(sample))
+        spy = Spy(served.impl)
+        judged(manager_for(served, spy.impl, strict=False), op, dtype, sample)
         assert spy.calls == 0, label
-        assert worst(op, dtype, sample, got) <= 1.0, label
-
-
-@pytest.mark.parametrize(("op", "impl_id"), [pair for pair in IMPLS if pair[1] != "reference"])
-def test_other_dtypes_never_reach_the_kernel(op: str, impl_id: str) -> None:
-    spy = Spy(implementation(op, impl_id))
-    manager = manager_for(spy.impl, strict=False)
-    for sample in sized_samples(op, "float32", 4, 5):
-        args = tuple(a.double() if a.is_floating_point() else a for a in sample.args)
-        fields = {k: v.double() if isinstance(v, torch.Tensor) else v for k, v in vars(sample.obj).items()}
-        manager.call_op(op, SimpleNamespace(**fields), *args, **sample.kwargs)
-    assert spy.calls == 0
-    assert "float64" not in (spy.impl.dtypes or ())
 
 
 @pytest.mark.parametrize("hidden", [8, 24576])
 @pytest.mark.parametrize("op", ["rms_norm", "gemma_rms_norm"])
 def test_the_shortest_and_the_longest_rows_of_the_cuda_norms_are_right(op: str, hidden: int) -> None:
-    manager = manager_for(implementation(op, "vendor.cuda"))
+    manager = manager_for(target(op, "vendor.cuda"), strict=True)
     offset = 1.0 if op.startswith("gemma") else 0.0
     for dtype in ("float16", "bfloat16"):
         for residual in (False, True):
-            x, other = torch.randn(2, 33, hidden, device="cuda").clamp_(-4, 4).to(DTYPES[dtype])
+            x, other = torch.randn(2, 33, hidden, device="cuda").clamp_(-4, 4).to(getattr(torch, dtype))
             weight = (torch.randn(hidden, device="cuda").clamp_(-4, 4) * 0.25 + 1 - offset).to(x.dtype)
             obj = SimpleNamespace(weight=weight, variance_epsilon=1e-6)
-            sample = Sample(f"{hidden}", obj, (x, other) if residual else (x,))
-            got = run(functools.partial(manager.call_op, op), copied(sample))
-            assert worst(op, dtype, sample, got) <= 1.0, (dtype, residual)
+            judged(manager, op, dtype, Sample(f"{hidden}", obj, (x, other) if residual else (x,)))
 
 
 def test_the_approximate_tanh_of_the_hopper_binary_is_still_worth_refusing() -> None:
     """When this fails, sgl_kernel has become exact enough: lift the refusal, from that version on."""
-    impl = next(impl for impl in REGISTRY.get("gelu_tanh_and_mul") if impl.impl_id == "vendor.cuda")
-    implementation("gelu_and_mul", "vendor.cuda")
+    op = "gelu_tanh_and_mul"
+    impl = next(impl for impl in REGISTRY.get(op) if impl.impl_id == "vendor.cuda")
+    able = target("gelu_and_mul", "vendor.cuda")
     if torch.cuda.get_device_capability() != (9, 0):
         pytest.skip("not a Hopper GPU")
     assert impl.available is not None
     assert "approximate instruction" in str(impl.available())
-    sample = next(sized_samples("gelu_tanh_and_mul", "float16", 256, 3))
-    assert worst("gelu_tanh_and_mul", "float16", sample, run(impl.fn, sample)) > 1.0
+    (sample,) = model_calls(op, "float16", 256)
+    results = run(replace(able, impl=impl, spec=REGISTRY.spec(op)), sample, "float16")
+    with pytest.raises(CheckFailed, match="is wrong in"):
+        compare(REGISTRY.spec(op), "float16", sample, results, Worst())

@@ -12,7 +12,7 @@ from types import SimpleNamespace
 
 import torch
 
-from fl_dispatch.ops.inputs import Draw
+from fl_dispatch.ops.inputs import CLAMP, Draw
 from fl_dispatch.ops.spec import OpSpec, Sample
 
 #: Every family, in the order in which a call is asked whether it belongs there.
@@ -91,12 +91,27 @@ def _with_nan_and_inf(sample: Sample) -> Sample:
     return replace(sample, label=f"NaN and infinity in {sample.label}", args=(x, *sample.args[1:]))
 
 
+class _DrawnThere(Draw):
+    """Numbers drawn on the device itself: as many as a model has would take the host seconds."""
+
+    def __init__(self, dtype: torch.dtype, device: str, seed: int) -> None:
+        super().__init__(dtype, device, seed)
+        self._there = torch.Generator(device).manual_seed(seed)
+
+    def normal(
+        self, *shape: int, scale: float = 1.0, mean: float = 0.0, dtype: torch.dtype | None = None
+    ) -> torch.Tensor:
+        """As ``Draw.normal``."""
+        z = torch.randn(shape, generator=self._there, device=self.device).clamp_(-CLAMP, CLAMP)
+        return (z * scale + mean).to(dtype or self.dtype)
+
+
 def sized_samples(spec: OpSpec, dtype: str, device: str, seed: int, tokens: int) -> Iterator[Sample]:
     """Calls of the sizes of models: hidden size 4096, gated width 11008, 32 + 8 heads of 128 out of one projection.
 
     Normal numbers, clamped to +-4 as the operators' tolerances assume. None for operators of other shapes.
     """
-    draw = Draw(getattr(torch, dtype), device, seed)
+    draw = (Draw if device == "cpu" else _DrawnThere)(getattr(torch, dtype), device, seed)
     if spec.name.endswith("_and_mul"):
         yield Sample(f"{tokens} tokens of a model", SimpleNamespace(), (draw.normal(tokens, 2 * 11008),))
     elif spec.name.endswith("rms_norm"):

@@ -15,7 +15,7 @@ from fl_dispatch.testing import plan
 from fl_dispatch.testing.case import Case, CheckFailed, NotApplicable
 from fl_dispatch.testing.vendors import VendorUnderTest, find
 
-_DEFAULTS = {"--fl-seed": 20, "--fl-device": None, "--fl-compile-backend": "aot_eager"}
+_DEFAULTS = {"--fl-seed": 20, "--fl-device": None, "--fl-compile-backend": None}
 
 
 class ConformanceItem(pytest.Item):
@@ -132,6 +132,6 @@ def _find(config: pytest.Config, vendor: str, operators: tuple[str, ...], device
 
 @functools.cache
 def _find_once(
-    vendor: str, operators: tuple[str, ...], device: str | None, seed: int, compile_backend: str
+    vendor: str, operators: tuple[str, ...], device: str | None, seed: int, compile_backend: str | None
 ) -> VendorUnderTest:
     return find(vendor, device=device, operators=operators, seed=seed, compile_backend=compile_backend)

@@ -33,7 +33,7 @@ def render(content: Mapping[str, Any]) -> str:
         "vendor": vendors,
         "device": ", ".join(f"{kind}: {name}" for kind, name in content["devices"].items()) or "-",
         "versions": ", ".join(f"{name} {number}" for name, number in content["versions"].items()),
-        "inputs": f"seed {content['seed']}; torch.compile with {content['compile_backend']}",
+        "seed of the inputs": content["seed"],
         "command": content["command"],
     }
     rows = "".join(f"<tr><th>{name}</th><td>{escape(str(value))}</td></tr>" for name, value in facts.items())

@@ -33,8 +33,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption(
         "--fl-compile-backend",
         metavar="NAME",
-        default="aot_eager",
-        help="of torch.compile (default: aot_eager, which traces all and compiles nothing; inductor compiles)",
+        help="of torch.compile (default: inductor on cuda, else aot_eager, which traces all and compiles nothing)",
     )
     group.addoption(
         "--fl-allow-unavailable",

@@ -44,7 +44,6 @@ def contents(outcomes: Sequence[Mapping[str, Any]], config: pytest.Config) -> di
         },
         "versions": _versions(outcomes),
         "seed": config.getoption("--fl-seed"),
-        "compile_backend": config.getoption("--fl-compile-backend"),
         "counts": dict(sorted(counts.items())),
         "checks": [{"status": status(outcome), **outcome} for outcome in outcomes],
     }

@@ -57,10 +57,11 @@ def registered(name: str) -> tuple[OpRegistry, VendorRecord | None]:
 
 
 def targets(
-    name: str, registry: OpRegistry, *, device: str | None, seed: int, compile_backend: str = "aot_eager"
+    name: str, registry: OpRegistry, *, device: str | None, seed: int, compile_backend: str | None = None
 ) -> tuple[Target, ...]:
     """The implementations of one vendor, or of a built-in kind, with whether each can be used on this machine."""
     device = device or default_device_type()
+    backend = compile_backend or ("inductor" if device == "cuda" else "aot_eager")
     return tuple(
         Target(
             vendor=name,
@@ -69,7 +70,7 @@ def targets(
             device=device,
             seed=seed,
             unavailable=_unavailable(impl, device),
-            compile_backend=compile_backend,
+            compile_backend=backend,
         )
         for op_name, impls in registry.snapshot().items()
         for impl in impls
@@ -78,7 +79,12 @@ def targets(
 
 
 def find(
-    name: str, *, device: str | None = None, operators: Sequence[str] = (), seed: int = 0, compile_backend: str
+    name: str,
+    *,
+    device: str | None = None,
+    operators: Sequence[str] = (),
+    seed: int = 0,
+    compile_backend: str | None = None,
 ) -> VendorUnderTest:
     """Import one vendor and list what it registers.
 
