@@ -82,7 +82,7 @@ def _chart(name: str, lines: Sequence[Line], colours: dict[str, str]) -> str:
     for count in tokens:
         parts.append(f'<text x="{x_of(count):.1f}" y="{_HEIGHT - _BOTTOM + 16}" text-anchor="middle">{count}</text>')
     parts.append(f'<text x="{_WIDTH / 2:.0f}" y="{_HEIGHT - _BOTTOM + 30}" text-anchor="middle">tokens</text>')
-    at = _LEFT
+    at = 12
     for label, points in lines:
         inside = [(x_of(x), y_of(y)) for x, y in points if y >= 10.0**low]
         colour, dashes = (colours[label], "") if label != _FLOOR else ("#777", ' stroke-dasharray="5 4"')
