@@ -17,13 +17,8 @@ from fl_dispatch import DevicePlatform
 #: Whether this SGLang is of the newer generation.
 DECLARES_CAPABILITIES = hasattr(interface, "PlatformCapabilities")
 _MEMORY = "sglang.srt.mem_cache.memory_pool"
-#: SGLang's own memory classes, by the kind of attention.
-_OWN_POOLS = {
-    "mha": "MHATokenToKVPool",
-    "mla": "MLATokenToKVPool",
-    "dsa": "DSATokenToKVPool",
-    "nsa": "NSATokenToKVPool",
-}
+#: SGLang's own memory classes, by the kind of attention; the first that this version has.
+_OWN_POOLS = {"mha": ["MHATokenToKVPool"], "mla": ["MLATokenToKVPool"], "dsa": ["DSATokenToKVPool", "NSATokenToKVPool"]}
 
 
 class Subsystems:
@@ -94,7 +89,9 @@ class Subsystems:
 
     def _pool(self, kind: str) -> Any:
         """Of the older generation, which takes no None for an answer."""
-        return self.named_class(f"kv_pool.{kind}") or getattr(importlib.import_module(_MEMORY), _OWN_POOLS[kind])
+        named = self.named_class(f"kv_pool.{kind}")
+        module = importlib.import_module(_MEMORY)
+        return named or next(getattr(module, name) for name in _OWN_POOLS[kind] if hasattr(module, name))
 
     if not DECLARES_CAPABILITIES:  # the newer generation warns of a platform that has them
 
@@ -109,7 +106,7 @@ class Subsystems:
 
         def get_nsa_kv_pool_cls(self) -> Any:
             """What 0.5.11 calls it."""
-            return self.named_class("kv_pool.dsa") or self._pool("nsa")
+            return self._pool("dsa")
 
     # -- speculative decoding: what the vendor has a worker for
 
