@@ -59,8 +59,9 @@ def bridge(site: Site, layer: Any) -> Callable[..., Any]:
     return MethodType(make(layer, site, trivial), layer)
 
 
-def build(crowded: bool, **declared: Any) -> OpManager:
-    """A manager with one implementation; crowded: 200 operators, 50 vendors and 10 per-op rules besides."""
+def build(crowded: bool, by_tokens: Any = None, **declared: Any) -> OpManager:
+    """A manager with one implementation (two, with orders by tokens); crowded: 200 operators, 50 vendors and 10 per-op
+    rules besides."""
     registry = OpRegistry()
     per_op = {}
 
@@ -71,6 +72,8 @@ def build(crowded: bool, **declared: Any) -> OpManager:
         )
 
     add(OP, "fast", 200, **declared)
+    if by_tokens is not None:
+        add(OP, "slow", 1)
     if crowded:
         for number in range(200):
             registry.define(OpSpec(f"operator_{number}", trivial))
@@ -79,7 +82,9 @@ def build(crowded: bool, **declared: Any) -> OpManager:
             for number in range(vendor % 4, 200, 4):
                 add(f"operator_{number}", f"other_{vendor}", vendor)
         per_op = {f"operator_{number}": ("vendor:other_3", "reference") for number in range(10)}
-    return OpManager(registry, SelectionPolicy(prefer="vendor", per_op=per_op), device_type="cpu")
+    return OpManager(
+        registry, SelectionPolicy(prefer="vendor", per_op=per_op, by_tokens=by_tokens or {}), device_type="cpu"
+    )
 
 
 Ways = dict[str, tuple[Callable[..., Any], str]]
@@ -110,10 +115,13 @@ def ways(crowded: bool) -> Ways:
     for name, manager in (("dtype", by_dtype), ("shape", by_shape), ("dtype and shape", by_both)):
         found[f"held resolve_op, {name} predicate"] = (manager.resolve_op(OP), "layer, x, r")
     known = by_dtype.bind(OP, layer, device_type="cpu", dtype="float32")
+    by_tokens = build(crowded, by_tokens={OP: {1: "vendor:slow", "more": "vendor:fast"}})
+    sized = by_tokens.bind(OP, layer)
     counting = build(crowded)
     counting.count_calls()
     counted = counting.bind(OP, layer)
-    KEEP.extend((known, counted))
+    KEEP.extend((known, counted, sized))
+    found["bound bridge, by tokens"] = (bridge(sized, layer), "x, r")
     found["bound bridge, calls counted for a report"] = (bridge(counted, layer), "x, r")
     found["bound bridge, dtype settled when bound"] = (bridge(known, layer), "x, r")
     return found

@@ -38,7 +38,7 @@ def by_tokens(site: Site) -> Callable[..., Any]:
     In a graph under compilation one opaque operator does so when it runs: a graph that looked would hold for one part only.
     Without a layer (``call_op``, ``resolve_op``) there is no such operator, and such a graph is made for each part.
     """
-    from torch.compiler import is_compiling
+    from torch.compiler import is_dynamo_compiling
 
     spec = site.manager.registry.spec(site.op_name)
     if len(spec.parameters) < 2:
@@ -51,12 +51,12 @@ def by_tokens(site: Site) -> Callable[..., Any]:
             "            _site.prepare_compiled()\n"
             "            return _site.compiled({names})\n"
         )
-    lines.append(f"        _tokens = {spec.parameters[1]}.size(0)\n")
+    lines.append(f"        _tokens = {spec.parameters[1]}.shape[0]\n")
     for number, (bound, _) in enumerate(bounded):
         lines.append(f"        {'el' if number else ''}if _tokens <= {bound}:\n            _fn = _part{number}.fn\n")
     lines.append(f"        else:\n            _fn = _part{len(bounded)}.fn\n        return _fn({{names}})\n")
     parts = {f"_part{number}": part for number, (_, part) in enumerate(site.parts)}
-    return _compiled(spec, "".join(lines), _is_compiling=is_compiling, _site=site, **parts)
+    return _compiled(spec, "".join(lines), _is_compiling=is_dynamo_compiling, _site=site, **parts)
 
 
 def guarded(site: Site, spec: OpSpec) -> Callable[..., Any]:
