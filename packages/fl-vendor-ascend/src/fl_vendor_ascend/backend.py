@@ -10,7 +10,7 @@ import functools
 from typing import TYPE_CHECKING, Any
 
 from fl_dispatch import Backend
-from fl_vendor_ascend import sdk
+from fl_vendor_ascend import rotary, sdk
 from fl_vendor_ascend.device import NAME
 
 if TYPE_CHECKING:
@@ -92,8 +92,6 @@ class AscendBackend(Backend):
         inplace: bool = True,
     ) -> tuple[Tensor, Tensor]:
         """query [tokens, heads, head_size], key alike; new tensors, also where ``inplace`` permits otherwise."""
-        from fl_vendor_ascend import rotary
-
         chosen = rotary.route(obj, query, cos, position_ids, rotary_interleaved)
         kernel = getattr(self.kernels, chosen)
         mode = "interleave" if rotary_interleaved else "half"
