@@ -6,12 +6,14 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
 from kit import Run, run_pytest
 from sample_wheels import install_project
 
+import fl_dispatch
 from fl_dispatch.cli import main
 
 NAME = "acme_npu"
@@ -41,7 +43,7 @@ def test_no_name_of_the_template_is_left(package: Path) -> None:
     }  # fmt: skip
     for path in files:
         text = f"{path} {path.read_text(encoding='utf-8')}"
-        assert not re.search(r"my.?chip|FL_DISPATCH_MINIMUM|\.template", text, re.IGNORECASE), path
+        assert not re.search(r"my.?chip|FL_DISPATCH_|\.template", text, re.IGNORECASE), path
 
 
 def test_its_wheel_passes_the_conformance_kit_and_its_own_tests(run: Run) -> None:
@@ -64,6 +66,13 @@ def test_every_check_applies_to_it_but_for_what_a_processor_has_not(run: Run) ->
         "torch has no graphs for device cpu",
         "it declares neither supports nor supports_layer",
     }
+
+
+def test_it_requires_the_release_that_rendered_it_and_none_that_may_break_it(package: Path) -> None:
+    project = tomllib.loads((package / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    major, minor = (int(part) for part in str(fl_dispatch.__version__).split(".")[:2])
+    assert major == 0
+    assert project["dependencies"] == [f"fl-dispatch>={fl_dispatch.__version__},<0.{minor + 1}"]
 
 
 def test_its_code_is_clean(package: Path) -> None:

@@ -83,7 +83,7 @@ def render(name: str, folder: Path) -> list[Path]:
         "my_chip": name,
         "my-chip": name.replace("_", "-"),
         "MyChip": camel,
-        "FL_DISPATCH_MINIMUM": ".".join(fl_dispatch.__version__.split(".")[:2]),
+        "FL_DISPATCH_VERSIONS": _versions(fl_dispatch.__version__),
     }
     pattern = re.compile("|".join(map(re.escape, words)))
 
@@ -97,6 +97,12 @@ def render(name: str, folder: Path) -> list[Path]:
         (folder / path).write_text(replaced(source.read_text(encoding="utf-8")), encoding="utf-8")
         written.append(path)
     return sorted(written)
+
+
+def _versions(current: str) -> str:
+    """From this release to before the next one that may break a vendor: a minor one until 1.0 (docs/versioning.md)."""
+    major, minor = map(int, current.split(".")[:2])
+    return f">={current},<{f'0.{minor + 1}' if major == 0 else major + 1}"
 
 
 def _templates(folder: Traversable, prefix: str = "") -> list[tuple[str, Traversable]]:

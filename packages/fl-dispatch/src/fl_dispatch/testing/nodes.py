@@ -46,12 +46,17 @@ class ConformanceItem(pytest.Item):
         if target is not None and target.unavailable is not None:
             self.found.update(unavailable=target.unavailable)
             pytest.skip(f"{target.impl.impl_id} cannot be used here: {target.unavailable}")
+        # More threads than the small inputs are worth only wait for each other.
+        threads = torch.get_num_threads()
+        torch.set_num_threads(1)
         try:
             with torch.no_grad():
                 self.found.update(figures=dict(self.case.run()))
         except NotApplicable as reason:
             self.found.update(not_applicable=str(reason))
             pytest.skip(f"{self.case.name}: {reason}")
+        finally:
+            torch.set_num_threads(threads)
 
     def repr_failure(self, excinfo: pytest.ExceptionInfo[BaseException], style: Any = None) -> Any:
         """The message of a failed check in the words of the kit; anything else as pytest shows it."""

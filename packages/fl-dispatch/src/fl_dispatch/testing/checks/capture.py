@@ -55,8 +55,8 @@ class _NoHostReads(TorchDispatchMode):  # type: ignore[no-untyped-call]  # as to
         self.found: list[str] = []
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        name = func.overloadpacket.__name__
-        if name in _READS and func.namespace == "aten":
+        name = str(getattr(getattr(func, "overloadpacket", func), "__name__", func))
+        if name in _READS and getattr(func, "namespace", "") == "aten":
             self.found.append(f"aten::{name}")
         return func(*args, **(kwargs or {}))
 
