@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -17,9 +18,11 @@ from vllm.model_executor.layers.layernorm import RMSNorm
 from vllm.model_executor.layers.rotary_embedding import RotaryEmbedding
 from vllm.plugins import load_general_plugins
 
-from fl_dispatch import SelectionPolicy, default_manager
+from fl_dispatch import OpRegistry, SelectionPolicy, default_manager
+from fl_dispatch.tune.workloads import WORKLOADS, ModelShape
 from vllm_fl_adapter import plugin
 from vllm_fl_adapter.replacements import Replacement
+from vllm_fl_adapter.tune import native_method
 
 pytestmark = pytest.mark.vllm
 
@@ -70,3 +73,22 @@ def test_a_bound_layer_runs_vllms_method_when_the_policy_changes_to_it(policy: A
     wanted = layer.fl_vllm_class.forward_native(layer, positions, query.clone(), key.clone())
     for ours, theirs in zip(layer(positions, query.clone(), key.clone()), wanted, strict=True):
         assert torch.equal(ours, theirs)
+
+
+@pytest.mark.parametrize("workload", WORKLOADS, ids=lambda workload: workload.name)
+def test_tune_measures_what_computes_the_same_as_the_reference(workload: Any) -> None:
+    shape = ModelShape(hidden=64, intermediate=64, heads=2, kv_heads=1, head_size=64)
+    layer, fn = native_method(workload.op_name, vars(shape), torch.float32, "cpu")
+    sample = workload.sample(shape, 5, torch.float32, "cpu")
+    obj = sample.obj
+    if "norm" in workload.op_name:
+        obj = SimpleNamespace(weight=layer.weight.data, variance_epsilon=layer.variance_epsilon)
+    reference = OpRegistry().spec(workload.op_name).reference
+    results = [reference(obj, *map(copied, sample.args)), fn(layer, *map(copied, sample.args))]
+    wanted, found = (out if isinstance(out, tuple) else (out,) for out in results)
+    for ours, theirs in zip(wanted, found, strict=True):
+        torch.testing.assert_close(theirs.detach(), ours)
+
+
+def copied(value: Any) -> Any:
+    return value.clone() if isinstance(value, torch.Tensor) else value

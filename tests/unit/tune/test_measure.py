@@ -15,7 +15,9 @@ TINY = ModelShape(hidden=16, intermediate=16, heads=2, kv_heads=1, head_size=8)
 
 @pytest.fixture
 def measured(registry):
-    def run(operators=("silu_and_mul",), tokens=(1, 4, 8), progress=lambda line: None, dtypes=("float32",)):
+    def run(
+        operators=("silu_and_mul",), tokens=(1, 4, 8), progress=lambda line: None, dtypes=("float32",), native=None
+    ):
         return measure(
             registry,
             operators=operators,
@@ -26,6 +28,7 @@ def measured(registry):
             bandwidth=1e9,
             rounds=3,
             progress=progress,
+            native=native,
         )
 
     return run
@@ -76,3 +79,25 @@ def test_progress_is_told_step_by_step(measured):
         "[2/2] silu_and_mul, float32, 2 tokens",
     ]
     assert "vendor.few " in lines[0]
+
+
+def test_the_frameworks_own_method_is_measured_on_its_own_layer(measured):
+    layer = object()
+    seen = []
+
+    def native(op_name, sizes, dtype, device):
+        seen.append((op_name, sizes["hidden"], str(dtype), device))
+        return layer, lambda obj, x: seen.append(obj is layer)
+
+    figures = {figure.impl_id: figure for figure in measured(tokens=(1,), native=native)}
+    assert figures["native"].host_us < figures["vendor.few"].host_us
+    assert seen[0] == ("silu_and_mul", 16, "torch.float32", "cpu")
+    assert set(seen[1:]) == {True}
+
+
+def test_a_framework_without_such_a_layer_says_why(measured):
+    def native(op_name, sizes, dtype, device):
+        raise LookupError("has no such layer")
+
+    (figure,) = (figure for figure in measured(tokens=(1,), native=native) if figure.impl_id == "native")
+    assert figure.failed == "LookupError: has no such layer"

@@ -10,7 +10,7 @@ arguments of ``load_config`` (``operator_aliases``, ``platform_defaults``).
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, entry_points, version
 from typing import Any
@@ -23,6 +23,9 @@ CORE_PREFIX = "FL_DISPATCH_"
 #: Prefix to the distribution that reads it.
 ADAPTERS = {"SGLANG_FL_": "sglang-fl", "VLLM_FL_": "vllm-fl-adapter"}
 CONFIG_GROUP = "fl_dispatch.config"
+#: Group in which an adapter offers its framework's own methods to be measured: the name is its prefix, the object a function
+#: ``(op_name, sizes, dtype, device) -> (layer, function with the standard signature)``, which may raise a reason.
+NATIVE_GROUP = "fl_dispatch.native"
 _READER_ARGUMENTS = {"operator_aliases", "platform_defaults"}
 
 
@@ -86,6 +89,22 @@ def prefix_in_use(asked: str | None = None, environ: Mapping[str, str] | None = 
     for prefix, name in installed.items():
         return PrefixChoice(prefix, f"{name} is installed")
     return PrefixChoice(CORE_PREFIX, "no adapter is installed")
+
+
+def native_methods(prefix: str) -> Callable[..., tuple[Any, Callable[..., Any]]] | None:
+    """What the adapter of this prefix offers in ``NATIVE_GROUP``; None where it offers nothing.
+
+    Raises:
+        ConfigError: it does not load.
+    """
+    for point in entry_points(group=NATIVE_GROUP):
+        if point.name == prefix:
+            try:
+                loaded: Callable[..., tuple[Any, Callable[..., Any]]] = point.load()
+            except Exception as error:  # an adapter may raise anything; it is named with its exception
+                raise ConfigError(f"{point.value} does not load: {type(error).__name__}: {error}") from error
+            return loaded
+    return None
 
 
 def load_settings(prefix: str, environ: Mapping[str, str] | None = None) -> Config:

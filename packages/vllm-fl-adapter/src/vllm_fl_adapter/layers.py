@@ -139,11 +139,15 @@ def _kept(native: Forward) -> bool:
 
 def _without_layer(layer: Any) -> Forward:
     """The method vLLM would run as a function of the layer, which it must not hold: the site lives as long as it does."""
-    native = layer.fl_native
-    if not _kept(native):
+    if not _kept(layer.fl_native):
         return lambda layer, *args, **kwargs: layer.fl_native(*args, **kwargs)
-    function: Forward | None = getattr(native, "__func__", None)
-    return function if function is not None else lambda layer, *args, **kwargs: native(*args, **kwargs)
+    return _unbound(layer.fl_native)
+
+
+def _unbound(method: Forward) -> Forward:
+    """A method as a function of the layer; a static method takes none."""
+    function: Forward | None = getattr(method, "__func__", None)
+    return function if function is not None else lambda layer, *args, **kwargs: method(*args, **kwargs)
 
 
 def _refuse_in_trace(layer: Any) -> None:

@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from fl_dispatch.adapters import native_methods
 from fl_dispatch.cli import settings
 from fl_dispatch.cli.doctor import versions
 from fl_dispatch.cli.explain import dtype_name
@@ -46,6 +47,11 @@ def add_parser(subparsers: Any) -> None:
         "--model", type=Path, metavar="FOLDER", help="take sizes from its config.json (default: 8B Llama)"
     )
     parser.add_argument("--device", help="for example cuda (default: the accelerator of this machine, else cpu)")
+    parser.add_argument(
+        "--without-native",
+        action="store_true",
+        help="do not measure the framework's own methods, so that none is chosen",
+    )
     parser.add_argument("--rounds", type=int, default=7, metavar="N", help="times are medians of so many (default: 7)")
     settings.add_common_arguments(parser)
     parser.set_defaults(run=run)
@@ -56,6 +62,7 @@ def run(args: argparse.Namespace) -> tuple[str, int]:
     choice, config = settings.read(args)
     from fl_dispatch.facts import device_name
     from fl_dispatch.manager import OpManager
+    from fl_dispatch.native import IMPL_ID
     from fl_dispatch.tune import timing
     from fl_dispatch.tune.chart import svg
     from fl_dispatch.tune.choose import Orders, orders
@@ -87,12 +94,17 @@ def run(args: argparse.Namespace) -> tuple[str, int]:
         bandwidth=speed,
         rounds=args.rounds,
         progress=lambda line: print(line, file=sys.stderr, flush=True),
+        native=None if args.without_native else native_methods(choice.prefix),
     )
     found: dict[str, Orders] = {}
     tokens: dict[tuple[str, str], str] = {}
     for op_name in operators:
         preference = [candidate.impl.impl_id for candidate in manager.select(op_name).candidates]
+        if IMPL_ID not in preference:
+            # Not named by the policy: as good as the best, it costs nothing and changes nothing.
+            preference.insert(0, IMPL_ID)
         found[op_name] = orders(figures, op_name, dtypes[0], purpose, preference)
+        tokens[op_name, IMPL_ID] = IMPL_ID
         tokens |= {(op_name, impl.impl_id): token(impl) for impl in manager.registry.get(op_name)}
     tuned = {
         "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
@@ -150,4 +162,4 @@ def _given(args: argparse.Namespace) -> list[str]:
         value = getattr(args, option)
         if value is not None:
             words += ["--for" if option == "purpose" else f"--{option}", str(value)]
-    return words
+    return [*words, "--without-native"] if args.without_native else words

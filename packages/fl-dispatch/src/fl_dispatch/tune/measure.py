@@ -13,10 +13,10 @@ import torch
 
 from fl_dispatch.errors import FLDispatchError
 from fl_dispatch.manager import OpManager
+from fl_dispatch.native import IMPL_ID
 from fl_dispatch.ops.spec import Sample
 from fl_dispatch.policy import SelectionPolicy
 from fl_dispatch.registry import OpRegistry
-from fl_dispatch.site import Site
 from fl_dispatch.tune import timing
 from fl_dispatch.tune.workloads import WORKLOADS, ModelShape, Workload
 from fl_dispatch.types import OpImpl
@@ -24,6 +24,10 @@ from fl_dispatch.types import OpImpl
 #: Replayed inputs together are at least so large, or there are this many sets of them.
 _SPREAD_BYTES = 200e6
 _MAX_SETS = 32
+
+
+#: ``(op_name, sizes, dtype, device) -> (layer, function with the standard signature)``.
+Native = Callable[..., tuple[Any, Callable[..., Any]]]
 
 
 @dataclass(frozen=True)
@@ -66,8 +70,20 @@ def measure(
     bandwidth: float,
     rounds: int = 7,
     progress: Callable[[str], None] = lambda text: None,
+    native: Native | None = None,
 ) -> list[Figure]:
-    """Measure; what cannot be measured has its reason in place of times. ``progress`` gets a line for each step."""
+    """Measure; what cannot be measured has its reason in place of times.
+
+    Args:
+        registry: whose implementations.
+        operators, dtypes, tokens: what to measure.
+        shape: sizes of the model.
+        device: device type.
+        bandwidth: bytes a second, for the floor.
+        rounds: times are medians of so many.
+        progress: gets a line for each step.
+        native: gives a framework's layer and its own method, which is then measured too.
+    """
     workloads = [workload for workload in WORKLOADS if workload.op_name in operators]
     steps = [(workload, dtype, count) for workload in workloads for dtype in dtypes for count in tokens]
     figures: list[Figure] = []
@@ -75,7 +91,7 @@ def measure(
         for number, (workload, dtype, count) in enumerate(steps, 1):
             moved = workload.bytes_moved(shape, count, getattr(torch, dtype).itemsize)
             floor = moved / bandwidth * 1e6
-            found = list(_step(registry, workload, dtype, count, shape, device, moved, floor, rounds))
+            found = list(_step(registry, workload, dtype, count, shape, device, moved, floor, rounds, native))
             figures += found
             shown = ", ".join(f"{one.impl_id} {_shown(one)}" for one in found)
             progress(f"[{number}/{len(steps)}] {workload.name}, {dtype}, {count} tokens: {shown or 'nothing is able'}")
@@ -92,25 +108,31 @@ def _step(
     moved: int,
     floor: float,
     rounds: int,
+    native: Native | None,
 ) -> Iterator[Figure]:
     sets = max(1, min(_MAX_SETS, round(_SPREAD_BYTES / moved))) if timing.has_graphs(device) else 1
     samples = [workload.sample(shape, tokens, getattr(torch, dtype), device) for _ in range(sets)]
     blank = functools.partial(Figure, workload.name, workload.op_name, dtype, tokens, floor_us=floor)
-    running: dict[str, tuple[timing.Call, int, timing.Replayed | None, Site]] = {}
-    for impl in sorted(registry.get(workload.op_name), key=lambda impl: impl.impl_id):
+    running: dict[str, tuple[timing.Call, int, timing.Replayed | None]] = {}
+    makers = {
+        impl.impl_id: functools.partial(_bound_calls, registry, impl, samples, device, dtype)
+        for impl in sorted(registry.get(workload.op_name), key=lambda impl: impl.impl_id)
+    }
+    if native is not None:
+        makers[IMPL_ID] = functools.partial(_native_calls, native, workload.op_name, shape, samples, device, dtype)
+    for name, make in makers.items():
         try:
-            site = _site(registry, impl, samples[0].obj, device, dtype)
-            calls = [_call(site, sample) for sample in samples]
+            calls = make()
             for call in (*calls, calls[0], calls[0]):
                 call()  # a kernel is compiled, tuned and loaded by its first calls
             replayed = timing.Replayed(calls) if timing.has_graphs(device) else None
-            running[impl.impl_id] = (calls[0], timing.calls_a_round(calls[0], device), replayed, site)
+            running[name] = (calls[0], timing.calls_a_round(calls[0], device), replayed)
         except Exception as error:  # noqa: BLE001  (a benchmark of whatever is installed: the error is its result)
-            yield blank(impl.impl_id, failed=_reason(error, impl.impl_id))
+            yield blank(name, failed=_reason(error, name))
     host: dict[str, list[float]] = {name: [] for name in running}
     on_device: dict[str, list[float]] = {name: [] for name in running}
     for _ in range(rounds):
-        for name, (call, count, replayed, _site_alive) in running.items():
+        for name, (call, count, replayed) in running.items():
             host[name].append(timing.host_us(call, count, device))
             if replayed is not None:
                 on_device[name].append(replayed.device_us())
@@ -125,16 +147,23 @@ def _step(
         )
 
 
-def _site(registry: OpRegistry, impl: OpImpl, obj: Any, device: str, dtype: str) -> Site:
+def _bound_calls(
+    registry: OpRegistry, impl: OpImpl, samples: Sequence[Sample], device: str, dtype: str
+) -> list[timing.Call]:
     """As an adapter binds it: with the checks of single calls that it needs. Raises with the reason it is not able."""
     policy = SelectionPolicy(prefer=(f"impl:{impl.impl_id}",), strict=True)
-    return OpManager(registry, policy, device_type=device).bind(
-        impl.op_name, obj, device_type=device, dtype=dtype, label="tune"
-    )
+    manager = OpManager(registry, policy, device_type=device)
+    site = manager.bind(impl.op_name, samples[0].obj, device_type=device, dtype=dtype, label="tune")
+    return [functools.partial(site.fn, sample.obj, *sample.args, **sample.kwargs) for sample in samples]
 
 
-def _call(site: Site, sample: Sample) -> timing.Call:
-    return functools.partial(site.fn, sample.obj, *sample.args, **sample.kwargs)
+def _native_calls(
+    native: Native, op_name: str, shape: ModelShape, samples: Sequence[Sample], device: str, dtype: str
+) -> list[timing.Call]:
+    """The framework's own method, on its own layer."""
+    with torch.inference_mode(False):  # the layer's weights are ordinary ones
+        layer, fn = native(op_name, asdict(shape), getattr(torch, dtype), device)
+    return [functools.partial(fn, layer, *sample.args, **sample.kwargs) for sample in samples]
 
 
 def _reason(error: Exception, impl_id: str) -> str:

@@ -1,0 +1,69 @@
+# SPDX-License-Identifier: Apache-2.0
+"""vLLM's own methods for ``fl-dispatch tune``: a layer as vLLM builds it, and the kernel that it runs eagerly.
+
+In a compiled model vLLM runs plain PyTorch that Inductor fuses with what is around it; that has no time of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from vllm_fl_adapter.bridges import find_bridge
+from vllm_fl_adapter.layers import _unbound
+from vllm_fl_adapter.replacements import Replacement
+
+
+def native_method(op_name: str, sizes: Mapping[str, int], dtype: Any, device: str) -> tuple[Any, Callable[..., Any]]:
+    """For the entry-point group ``fl_dispatch.native``.
+
+    Args:
+        op_name: a standard operator.
+        sizes: ``hidden`` and ``head_size`` of the model, in elements.
+        dtype: torch dtype of weights and inputs.
+        device: where they lie.
+
+    Returns:
+        a layer, and vLLM's method of it as a function of the layer with the operator's standard signature.
+
+    Raises:
+        LookupError: vLLM has no layer for the operator that we know.
+    """
+    import torch
+    from vllm.config import CompilationConfig, VllmConfig, set_current_vllm_config
+
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(dtype)
+    try:
+        config = VllmConfig(compilation_config=CompilationConfig(mode=0, custom_ops=["all"]))
+        with set_current_vllm_config(config), torch.device(device):
+            layer = _layer(op_name, sizes, dtype)
+    finally:
+        torch.set_default_dtype(before)
+    layer.to(device)
+    method = layer._forward_method
+    if isinstance(layer, Replacement):  # where the plug-in is loaded
+        method = layer.__dict__["fl_native"]
+        layer.__class__ = layer.fl_vllm_class
+    bridge, _ = find_bridge(type(layer))
+    if bridge is None or bridge.outside(layer) is not None:
+        raise LookupError(f"vLLM's {type(layer).__name__} is not {op_name} here")
+    return layer, bridge.standard(_unbound(method))
+
+
+def _layer(op_name: str, sizes: Mapping[str, int], dtype: Any) -> Any:
+    from vllm.model_executor.layers import activation, layernorm
+    from vllm.model_executor.layers.rotary_embedding import RotaryEmbedding
+
+    if op_name == "silu_and_mul":
+        return activation.SiluAndMul()
+    if op_name in ("gelu_and_mul", "gelu_tanh_and_mul"):
+        return activation.GeluAndMul(approximate="none" if op_name == "gelu_and_mul" else "tanh")
+    if op_name == "rms_norm":
+        return layernorm.RMSNorm(sizes["hidden"])
+    if op_name == "gemma_rms_norm":
+        return layernorm.GemmaRMSNorm(sizes["hidden"])
+    if op_name == "rotary_embedding":
+        size = sizes["head_size"]
+        return RotaryEmbedding(size, size, 8192, 10000, True, dtype)
+    raise LookupError(f"vLLM has no layer for {op_name} that is known here")
