@@ -53,7 +53,7 @@ def run_pytest(
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
-        timeout=280,
+        timeout=800,
         check=False,
     )
     found = json.loads(file.read_text(encoding="utf-8")) if file.exists() else None

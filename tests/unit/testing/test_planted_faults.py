@@ -13,6 +13,9 @@ import pytest
 from kit import Run, run_pytest
 from sample_wheels import PLUGINS
 
+#: As much as a machine with many other things to do needs.
+pytestmark = pytest.mark.timeout(900)
+
 SOURCE = PLUGINS / "planted-faults"
 VENDORS = tuple(
     tomllib.loads((SOURCE / "pyproject.toml").read_text(encoding="utf-8"))["project"]["entry-points"][
@@ -21,9 +24,10 @@ VENDORS = tuple(
 )
 REFUSED = ("fault_wrong_signature", "fault_missing_import", "fault_missing_method")
 WRONG = tuple(name for name in VENDORS if name not in REFUSED)
-#: All checks in float16; in other dtypes and processes only where the fault is, to save time.
+#: All checks in float16; in other dtypes, processes and graphs only where the fault is, to save time.
 CHOSEN = (
-    "(not processes or fault_thread_made_at_import or fault_main_process_only) and not bfloat16"
+    "(not processes or fault_thread_made_at_import or fault_main_process_only) and (not compile or fault_logs)"
+    " and not bfloat16"
     " and (not float32 or fault_declared_dtype_raises or fault_another_result_every_time)"
 )
 

@@ -18,6 +18,9 @@ from fl_dispatch.cli import main
 
 NAME = "acme_npu"
 
+#: As much as a machine with many other things to do needs.
+pytestmark = pytest.mark.timeout(900)
+
 
 @pytest.fixture(scope="module")
 def package(tmp_path_factory: pytest.TempPathFactory) -> Path:

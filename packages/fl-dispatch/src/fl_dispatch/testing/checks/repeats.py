@@ -16,7 +16,7 @@ from fl_dispatch.testing.calls import Results, copied, described, run, samples_f
 from fl_dispatch.testing.case import Case, CheckFailed, Figures, NotApplicable, Target
 
 _RUNS = 5
-_CALLS_A_THREAD = 60
+_CALLS_A_THREAD = 40
 
 
 def cases(target: Target) -> Iterator[Case]:
