@@ -33,10 +33,19 @@ def loaded() -> Any:
     assert here is not None
     if not here.seam.lazy:
         # These versions ask for the server's arguments while a layer is constructed.
-        from sglang.srt.runtime_context import publish
+        from sglang.srt.platforms import current_platform
         from sglang.srt.server_args import ServerArgs
 
-        publish(ServerArgs(model_path=os.environ["FL_TEST_MODEL"], device="cpu"), role="test")
+        current_platform.init_backend()
+        arguments = ServerArgs(model_path=os.environ["FL_TEST_MODEL"], device="cpu")
+        try:
+            from sglang.srt.runtime_context import publish
+        except ImportError:
+            from sglang.srt.server_args import set_global_server_args_for_scheduler
+
+            set_global_server_args_for_scheduler(arguments)
+        else:
+            publish(arguments, role="test")
     return here
 
 

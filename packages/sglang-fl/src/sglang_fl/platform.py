@@ -17,6 +17,7 @@ from fl_dispatch import Device, DevicePlatform
 from sglang_fl.platform_choice import CPU, chosen_facts
 from sglang_fl.platform_subsystems import Subsystems
 from sglang_fl.plugin import installed
+from sglang_fl.versions import installed_version, release
 
 logger = logging.getLogger("sglang_fl")
 
@@ -67,6 +68,7 @@ class DispatchPlatform(Subsystems, SRTPlatform):
         if DispatchPlatform._initialised:
             return
         DispatchPlatform._initialised = True
+        _spare_rotary_layers()
         if self.facts.setup is not None:
             self.facts.setup()
 
@@ -137,3 +139,14 @@ class DispatchPlatform(Subsystems, SRTPlatform):
         import torch
 
         return getattr(torch.profiler.ProfilerActivity, self.facts.profiler_activity)
+
+
+def _spare_rotary_layers() -> None:
+    """SGLang 0.5.11 and 0.5.12 take a kernel of vLLM into every rotary layer on a device they do not know, and stop where
+    there is no vLLM. From 0.5.13 on they ask whether the platform is out of tree; here they are told what has that effect.
+    """
+    if release(installed_version()) >= (0, 5, 13):
+        return
+    from sglang.srt.layers.rotary_embedding import base
+
+    base._is_cpu = True
