@@ -73,3 +73,45 @@ def test_a_configuration_of_something_else_is_refused(folder, capsys):
     assert main([*QUICK]) == 2
     err = " ".join(capsys.readouterr().err.split())
     assert "'config.json' is not the configuration of a decoder: KeyError('num_attention_heads')" in err
+
+
+FIGURES = """
+tuned:
+  {device: D, date: '2026-01-01', for: graph, dtype: bfloat16, not_able: {'x, y': reason}, figures: [
+  {workload: w, op_name: rms_norm, dtype: bfloat16, tokens: 1, impl_id: native, floor_us: 0.1, host_us: 9, device_us: 2},
+  {workload: w, op_name: rms_norm, dtype: bfloat16, tokens: 1, impl_id: flagos, floor_us: 0.1, host_us: 90, device_us: 1},
+  {workload: w, op_name: rms_norm, dtype: bfloat16, tokens: 1, impl_id: v.x, floor_us: 0.1, host_us: 80, device_us: 3}]}
+"""
+
+
+@pytest.mark.parametrize(
+    ("arguments", "order"),
+    [
+        ([], ["flagos", "native", "impl:v.x"]),
+        (["--for", "eager"], ["native", "impl:v.x", "flagos"]),
+        (["--for", "eager", "--without-native"], ["impl:v.x", "flagos"]),
+    ],
+)
+def test_it_chooses_anew_from_figures_without_measuring(folder, capsys, arguments, order):
+    (folder / "a.yaml").write_text(FIGURES)
+    assert main(["tune", "--from", "a.yaml", "-o", "b.yaml", "--prefix", "FL_DISPATCH_", *arguments]) == 0
+    assert "[1/" not in capsys.readouterr().err
+    config = load_config("FL_DISPATCH_", {"FL_DISPATCH_CONFIG": "b.yaml"})
+    assert list(config.policy.per_op["rms_norm"]) == order
+    assert config.tuned["not_able"] == {"x, y": "reason"}
+    assert len(config.tuned["figures"]) == 3
+
+
+@pytest.mark.parametrize(
+    ("text", "arguments", "message"),
+    [
+        (None, [], "--from: cannot read 'a.yaml': No such file or directory"),
+        ("prefer: vendor", [], "--from: 'a.yaml' was not written by fl-dispatch tune"),
+        (FIGURES, ["--dtypes", "float16"], "--dtypes: a.yaml has no figures of float16; known: bfloat16"),
+    ],
+)
+def test_it_says_what_is_wrong_with_a_file_to_choose_from(folder, capsys, text, arguments, message):
+    if text is not None:
+        (folder / "a.yaml").write_text(text)
+    assert main(["tune", "--from", "a.yaml", "-o", "b.yaml", "--prefix", "FL_DISPATCH_", *arguments]) == 2
+    assert message in " ".join(capsys.readouterr().err.split())

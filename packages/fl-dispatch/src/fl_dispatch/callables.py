@@ -77,10 +77,12 @@ def guarded(site: Site, spec: OpSpec) -> Callable[..., Any]:
 
 def _counted(site: Site, fn: Callable[..., Any]) -> Callable[..., Any]:
     """Where somebody wants to know: each call of a layer's site adds one. Nobody else pays for it."""
+    from torch.compiler import is_dynamo_compiling
+
     spec = site.manager.registry.spec(site.op_name)
     # Not in a trace: the counter's value would be a condition of the graph, compiled anew for each call.
     body = "        if not _is_tracing():\n            _site.calls += 1\n        return _fn({names})\n"
-    return _compiled(spec, body, _is_tracing=is_tracing, _site=site, _fn=fn)
+    return _compiled(spec, body, _is_tracing=is_dynamo_compiling, _site=site, _fn=fn)
 
 
 def _watched(site: Site, impl: OpImpl, fn: Callable[..., Any]) -> Callable[..., Any]:

@@ -31,6 +31,13 @@ def add_parser(subparsers: Any) -> None:
         "it. Run it on the device that is to serve, with nothing else running there.",
     )
     parser.add_argument("--output", "-o", type=Path, default=Path("fl-tuned.yaml"), metavar="FILE.yaml")
+    parser.add_argument(
+        "--from",
+        dest="source",
+        type=Path,
+        metavar="FILE.yaml",
+        help="measure nothing: choose anew from the figures in it",
+    )
     parser.add_argument("--force", action="store_true", help="overwrite the file")
     parser.add_argument("--ops", help="operators to measure, by commas (default: all)")
     parser.add_argument("--dtypes", help="by commas; the policy is for the first (default: bfloat16, on a CPU float32)")
@@ -60,22 +67,52 @@ def add_parser(subparsers: Any) -> None:
 def run(args: argparse.Namespace) -> tuple[str, int]:
     """Carry it out; returns the text to print and the exit code."""
     choice, config = settings.read(args)
-    from fl_dispatch.facts import device_name
     from fl_dispatch.manager import OpManager
     from fl_dispatch.native import IMPL_ID
-    from fl_dispatch.tune import timing
     from fl_dispatch.tune.chart import svg
     from fl_dispatch.tune.choose import Orders, orders
-    from fl_dispatch.tune.measure import measure
     from fl_dispatch.tune.policy_file import check_target, content, token
-    from fl_dispatch.tune.workloads import MEASURED, ModelShape
 
     check_target(args.output, args.force)
     manager = OpManager(policy=config.policy)
+    tuned = _measured(args, manager, choice.prefix) if args.source is None else _read(args)
+    figures, dtype, purpose = tuned["figures"], tuned["dtype"], tuned["for"]
+    found: dict[str, Orders] = {}
+    tokens: dict[tuple[str, str], str] = {}
+    for op_name in dict.fromkeys(figure.op_name for figure in figures):
+        preference = [candidate.impl.impl_id for candidate in manager.select(op_name).candidates]
+        if IMPL_ID not in preference:
+            # Not named by the policy: as good as the best, it costs nothing and changes nothing.
+            preference.insert(0, IMPL_ID)
+        considered = [one for one in figures if not (args.without_native and one.impl_id == IMPL_ID)]
+        found[op_name] = orders(considered, op_name, dtype, purpose, preference)
+        tokens |= {(op_name, impl.impl_id): token(impl) for impl in manager.registry.get(op_name)}
+        # Of a file from elsewhere: an implementation that is not here has a token all the same.
+        tokens = {(op_name, f.impl_id): f"impl:{f.impl_id}" for f in figures if f.op_name == op_name} | tokens
+        tokens[op_name, IMPL_ID] = IMPL_ID
+    args.output.write_text(content(found, tokens, tuned), encoding="utf-8")
+    picture = args.output.with_suffix(".svg")
+    what = "device time in a graph" if purpose == "graph" else "the slower of host and device"
+    title = f"{tuned['device']}, {dtype}, {tuned['date']}: {what}"
+    picture.write_text(svg(figures, dtype, purpose, title), encoding="utf-8")
+    if args.json:
+        return as_json({"policy": str(args.output), "picture": str(picture), "orders": found}), 0
+    rows = [(op_name, bound, order) for op_name, each in found.items() for bound, order in _rows(each)]
+    table = columns(("operator", "tokens", "order"), rows)
+    closing = f"written: {args.output} and {picture}\nuse it:  {choice.prefix}CONFIG={args.output}"
+    return "\n".join((settings.headline(choice), "", table, "", closing)), 0
+
+
+def _measured(args: argparse.Namespace, manager: Any, prefix: str) -> dict[str, Any]:
+    """Measure; what the policy file keeps of it."""
+    from fl_dispatch.facts import device_name
+    from fl_dispatch.tune import timing
+    from fl_dispatch.tune.measure import measure
+    from fl_dispatch.tune.workloads import MEASURED, ModelShape
+
     device = args.device.partition(":")[0] if args.device else manager.device_type
     operators = _names(args.ops, MEASURED, "--ops") if args.ops else MEASURED
-    wanted = args.dtypes or ("float32" if device == "cpu" else "bfloat16")
-    dtypes = [name for word in wanted.split(",") if (name := dtype_name(word.strip())) is not None]
+    dtypes = _dtypes(args.dtypes or ("float32" if device == "cpu" else "bfloat16"))
     counts = _numbers(args.tokens or _TOKENS.get(device, _DEFAULT_TOKENS))
     if args.rounds < 1:
         raise ConfigError(f"--rounds: {args.rounds} is less than 1")
@@ -94,19 +131,9 @@ def run(args: argparse.Namespace) -> tuple[str, int]:
         bandwidth=speed,
         rounds=args.rounds,
         progress=lambda line: print(line, file=sys.stderr, flush=True),
-        native=None if args.without_native else native_methods(choice.prefix),
+        native=None if args.without_native else native_methods(prefix),
     )
-    found: dict[str, Orders] = {}
-    tokens: dict[tuple[str, str], str] = {}
-    for op_name in operators:
-        preference = [candidate.impl.impl_id for candidate in manager.select(op_name).candidates]
-        if IMPL_ID not in preference:
-            # Not named by the policy: as good as the best, it costs nothing and changes nothing.
-            preference.insert(0, IMPL_ID)
-        found[op_name] = orders(figures, op_name, dtypes[0], purpose, preference)
-        tokens[op_name, IMPL_ID] = IMPL_ID
-        tokens |= {(op_name, impl.impl_id): token(impl) for impl in manager.registry.get(op_name)}
-    tuned = {
+    return {
         "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
         "command": shlex.join(["fl-dispatch", *_given(args)]),
         "device": device_name(device),
@@ -117,18 +144,25 @@ def run(args: argparse.Namespace) -> tuple[str, int]:
         "versions": {name: version for name, version in versions().items() if version is not None},
         "figures": figures,
     }
-    args.output.write_text(content(found, tokens, tuned), encoding="utf-8")
-    picture = args.output.with_suffix(".svg")
-    title = f"{tuned['device']}, {dtypes[0]}, {tuned['date']}: " + (
-        "device time in a graph" if purpose == "graph" else "the slower of host and device"
-    )
-    picture.write_text(svg(figures, dtypes[0], purpose, title), encoding="utf-8")
-    if args.json:
-        return as_json({"policy": str(args.output), "picture": str(picture), "orders": found}), 0
-    rows = [(op_name, bound, order) for op_name, each in found.items() for bound, order in _rows(each)]
-    table = columns(("operator", "tokens", "order"), rows)
-    closing = f"written: {args.output} and {picture}\nuse it:  {choice.prefix}CONFIG={args.output}"
-    return "\n".join((settings.headline(choice), "", table, "", closing)), 0
+
+
+def _read(args: argparse.Namespace) -> dict[str, Any]:
+    """What another file keeps, to choose anew for another purpose or dtype."""
+    from fl_dispatch.tune.policy_file import read
+
+    tuned = read(args.source)
+    tuned["for"] = args.purpose or tuned["for"]
+    tuned["dtype"] = _dtypes(args.dtypes)[0] if args.dtypes else tuned["dtype"]
+    known = {figure.dtype for figure in tuned["figures"]}
+    if tuned["dtype"] not in known:
+        raise ConfigError(f"--dtypes: {args.source} has no figures of {tuned['dtype']}; {did_you_mean('', known)}")
+    if tuned["for"] == "graph" and all(figure.device_us is None for figure in tuned["figures"]):
+        raise ConfigError(f"--for graph: {args.source} has no device times; use --for eager")
+    return tuned
+
+
+def _dtypes(text: str) -> list[str]:
+    return [name for word in text.split(",") if (name := dtype_name(word.strip())) is not None]
 
 
 def _rows(order: Any) -> list[tuple[str, str]]:
@@ -158,8 +192,8 @@ def _numbers(text: str) -> list[int]:
 def _given(args: argparse.Namespace) -> list[str]:
     """The command as it was given, from what was parsed."""
     words = ["tune"]
-    for option in ("ops", "dtypes", "tokens", "purpose", "model", "device", "rounds", "prefix"):
+    for option in ("source", "ops", "dtypes", "tokens", "purpose", "model", "device", "rounds", "prefix"):
         value = getattr(args, option)
         if value is not None:
-            words += ["--for" if option == "purpose" else f"--{option}", str(value)]
+            words += [{"purpose": "--for", "source": "--from"}.get(option, f"--{option}"), str(value)]
     return [*words, "--without-native"] if args.without_native else words

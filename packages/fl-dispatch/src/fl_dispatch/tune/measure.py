@@ -56,7 +56,7 @@ class Figure:
     def as_dict(self) -> dict[str, Any]:
         """For the policy file: rounded, without what is empty."""
         plain = {key: round(value, 2) if isinstance(value, float) else value for key, value in asdict(self).items()}
-        return {key: value for key, value in plain.items() if value not in (None, 0.0)}
+        return {key: value for key, value in plain.items() if key == "floor_us" or value not in (None, 0.0)}
 
 
 def measure(

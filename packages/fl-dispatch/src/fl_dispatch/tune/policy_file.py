@@ -47,12 +47,25 @@ def content(orders: Mapping[str, Orders], tokens: Mapping[tuple[str, str], str],
             per_op[op_name] = named(op_name, order)
     figures: Sequence[Figure] = tuned.get("figures", ())
     plain = {key: value for key, value in tuned.items() if key != "figures"}
-    plain["not_able"] = {f"{one.workload}, {one.dtype}, {one.impl_id}": one.failed for one in figures if one.failed}
+    plain["not_able"] = dict(tuned.get("not_able", {})) | {
+        f"{one.workload}, {one.dtype}, {one.impl_id}": one.failed for one in figures if one.failed
+    }
     text = _HEAD + yaml.safe_dump({"per_op": per_op}, sort_keys=False, default_flow_style=None, width=110)
     text += "\n" + yaml.safe_dump({"tuned": plain}, sort_keys=False, default_flow_style=None, width=110)
     measured = [one.as_dict() for one in figures if one.failed is None]
     rows = [yaml.safe_dump(one, sort_keys=False, default_flow_style=True, width=10_000) for one in measured]
     return text + "  figures:\n" + "".join(f"  - {row}" for row in rows)
+
+
+def read(path: Path) -> dict[str, Any]:
+    """What such a file keeps under ``tuned``, the figures as ``Figure``; raises ConfigError where it is no such file."""
+    try:
+        tuned = yaml.safe_load(path.read_text(encoding="utf-8"))["tuned"]
+        return {**tuned, "figures": [Figure(**row) for row in tuned["figures"]]}
+    except OSError as error:
+        raise ConfigError(f"--from: cannot read {str(path)!r}: {error.strerror}") from error
+    except (yaml.YAMLError, ValueError, KeyError, TypeError) as error:
+        raise ConfigError(f"--from: {str(path)!r} was not written by fl-dispatch tune ({error!r})") from error
 
 
 def check_target(path: Path, force: bool) -> None:
