@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Everything that runs on the GPU box, from unpacking to results, in one command.
 
-    python3 benchmarks/gpu/on_box.py --out DIR [--steps versions,tests,kit,micro,aten,aten-cost,tune,serve] [-- pytest arguments]
+    python3 benchmarks/gpu/on_box.py --out DIR [--steps versions,tests,kit,micro,aten,aten-cost,tune,tune-eager,serve] [-- pytest arguments]
 
 It uses the box's own python3 with its torch and pytest, and what ``prepare.py`` put into ``.gpu-parts``. Every step
 runs in a process of its own and to its end; the exit status says whether all of them went well. Where all parts together
@@ -22,7 +22,7 @@ from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
-STEPS = ("versions", "tests", "kit", "micro", "aten", "aten-cost", "tune", "serve")
+STEPS = ("versions", "tests", "kit", "micro", "aten", "aten-cost", "tune", "tune-eager", "serve")
 DEFAULT_STEPS = "versions,tests,kit,micro"
 VERSIONS = """
 import sys, torch, triton
@@ -71,10 +71,11 @@ def command(step: str, out: Path, site: Path, own: Path, extra: list[str]) -> li
         return [sys.executable, "-m", "pytest", str(folder / "test_aten.py"), *options, *extra]
     if step == "aten-cost":
         return [sys.executable, str(HERE / "aten.py"), "--out", str(out)]
-    if step == "tune":
-        # fl-tuned.yaml and fl-tuned.svg, in the sizes of an 8B model.
-        tune = ["tune", "--prefix", "SGLANG_FL_", "--force", "--output", str(out / "fl-tuned.yaml")]
-        return [sys.executable, "-m", "fl_dispatch", *tune]
+    if step in ("tune", "tune-eager"):
+        # fl-tuned.yaml with its picture, in the sizes of an 8B model; fl-tuned-eager.yaml is chosen from the same figures.
+        tuned, eager = str(out / "fl-tuned.yaml"), str(out / "fl-tuned-eager.yaml")
+        tune = ["--output", tuned] if step == "tune" else ["--from", tuned, "--for", "eager", "--output", eager]
+        return [sys.executable, "-m", "fl_dispatch", "tune", "--prefix", "SGLANG_FL_", "--force", *tune]
     if step == "kit":
         # kit.json and kit.html: every check of flagos, cuda and reference with its figures.
         return [sys.executable, "-m", "pytest", str(conformance), f"--fl-report={out / 'kit.json'}", *options, *extra]

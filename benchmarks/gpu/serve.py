@@ -23,14 +23,17 @@ from typing import Any, TextIO
 HERE = Path(__file__).resolve().parent
 
 #: Name to (this repository's packages are there, no CUDA graphs, variables). Those of a group are compared with its first.
+#: One whose configuration file is not in the output folder (the steps tune and tune-eager write them there) is left out.
 GROUPS: dict[str, dict[str, tuple[bool, bool, dict[str, str]]]] = {
     "CUDA graphs": {
         "native": (False, False, {}),
         "dispatched": (True, False, {"SGLANG_FL_PREFER": "vendor"}),
+        "tuned": (True, False, {"SGLANG_FL_CONFIG": "{out}/fl-tuned.yaml"}),
     },
     "eager": {
         "native, eager": (False, True, {}),
         "dispatched, eager": (True, True, {"SGLANG_FL_PREFER": "vendor"}),
+        "tuned, eager": (True, True, {"SGLANG_FL_CONFIG": "{out}/fl-tuned-eager.yaml"}),
     },
 }
 #: Name to a job for engine.py and which of its numbers times requests makes the rate.
@@ -85,7 +88,11 @@ class Engine:
     def choices(self) -> list[str]:
         """The lines of its log that say which implementations its layers run."""
         text = self.log.read_text(encoding="utf-8", errors="replace")
-        return [line for line in text.splitlines() if "vendor.cuda" in line or "flagos" in line]
+        return [
+            line
+            for line in text.splitlines()
+            if any(word in line for word in ("vendor.cuda", "flagos", "(framework's own)"))
+        ]
 
 
 def measure(engines: list[Engine], rounds: int) -> dict[str, dict[str, list[float]]]:
@@ -153,8 +160,13 @@ def main() -> None:
     for group in arguments.groups.split(";"):
         engines: list[Engine] = []
         try:
-            for name, settings in GROUPS[group].items():
-                engines.append(Engine(name, *settings, arguments))
+            for name, (own, eager, variables) in GROUPS[group].items():
+                here = {key: value.format(out=arguments.out.resolve()) for key, value in variables.items()}
+                config = here.get("SGLANG_FL_CONFIG")
+                if config is not None and not Path(config).exists():
+                    print(f"{name}: left out, there is no {config}", flush=True)
+                    continue
+                engines.append(Engine(name, own, eager, here, arguments))
             result["groups"][group] = measure(engines, arguments.rounds)
             result["choices"].update({engine.name: found for engine in engines if (found := engine.choices())})
         finally:
