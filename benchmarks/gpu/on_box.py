@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Everything that runs on the GPU box, from unpacking to results, in one command.
 
-    python3 benchmarks/gpu/on_box.py --out DIR [--steps versions,tests,kit,micro,aten,aten-cost,tune,tune-eager,serve] [-- pytest arguments]
+    python3 benchmarks/gpu/on_box.py --out DIR [--steps STEP,...] [-- pytest arguments]
+
+Steps: versions, tests, kit, micro, aten, aten-cost, tune, tune-eager, serve.
 
 It uses the box's own python3 with its torch and pytest, and what ``prepare.py`` put into ``.gpu-parts``. Every step
 runs in a process of its own and to its end; the exit status says whether all of them went well. Where all parts together
