@@ -192,6 +192,8 @@ def test_rotary_call_that_writes_the_cache_itself_goes_to_sglang(loaded: Any) ->
     with pytest.raises(AssertionError, match="fused_set_kv_buffer_arg is not supported for native"):
         layer(positions, query, key, fused_set_kv_buffer_arg=object())
     assert site.calls == 0
+    wanted = "the framework, key and value written to the cache in the same call"
+    assert site.fallbacks == {("reference", wanted): 1}
 
 
 def test_subclass_that_only_changes_the_cache_is_served_and_one_that_overrides_forward_is_not(loaded: Any) -> None:
@@ -218,18 +220,23 @@ def test_parameter_of_a_newer_sglang_goes_to_its_own_method(loaded: Any, x: torc
 
     bridge, _ = find_bridge(RMSNorm)
     assert bridge is not None
+    site = settled(loaded, norm())
     seen: list[str] = []
 
     def newer(x: Any, residual: Any = None, post_residual_addition: Any = None, shiny: Any = None) -> Any:
         seen.append("native")
 
-    forward = tolerant(bridge, lambda *args, **kwargs: seen.append("ours"), newer)
+    forward = tolerant(bridge, lambda *args, **kwargs: seen.append("ours"), newer, site)
     layer = norm()
     forward(layer, x)
     forward(layer, x, residual=x, shiny=None)
     forward(layer, x, shiny=1)
     forward(layer, x, None, None, 1)
     assert seen == ["ours", "ours", "native", "native"]
+    assert set(site.fallbacks) == {
+        ("reference", "the framework, new parameters shiny"),
+        ("reference", "the framework, new parameters given by position"),
+    }
 
 
 def test_skipped_seam_is_noticed(loaded: Any) -> None:

@@ -186,6 +186,7 @@ def test_a_call_without_a_key_goes_to_vllm() -> None:
     assert torch.equal(rotated, native.forward_native(positions, query.clone())[0])
     (site,) = ours().binder.sites_of([layer])
     assert site.calls == 0
+    assert site.fallbacks == {("reference", "the framework, no key"): 1}
 
 
 @pytest.mark.parametrize(

@@ -94,6 +94,14 @@ def test_calls_served_by_others_are_with_the_one_that_did_not_serve(report, bind
     assert rows["reference"] == {}
 
 
+def test_a_single_call_of_the_framework_is_named_with_its_reason(report, bind):
+    site = bind(calls=5)
+    site.passed_on("no key")
+    site.passed_on("no key")
+    assert report().rows()[0]["served_by_others"] == {"the framework, no key": 2}
+    assert "2 by the framework, no key" in report().table()
+
+
 def test_places_without_a_layer_have_no_row(report, one, layer, x):
     held = one.resolve_op("silu_and_mul")
     held(layer, x), one.call_op("silu_and_mul", layer, x)

@@ -53,7 +53,7 @@ class Site:
         parts: where the number of tokens of a call decides: upper bound (None: more than the last) and a site of its own
             for each; ``fn`` picks one of them. Otherwise nothing.
         compiled: what a graph runs in place of ``fn`` where there are parts; made while it is traced.
-        fallbacks: calls another candidate had to serve, by the ids of the one in effect and the one that served.
+        fallbacks: calls another candidate or the framework had to serve, by the id of the one in effect and what served.
     """
 
     __slots__ = (
@@ -126,6 +126,16 @@ class Site:
     def leaves(self) -> tuple[Site, ...]:
         """The sites that run an implementation: its parts, or itself."""
         return tuple(part for _, part in self.parts) or (self,)
+
+    def passed_on(self, reason: str) -> bool:
+        """Note a single call that the operator's contract does not cover: the framework's own method serves it."""
+        site = self.leaves()[0]
+        pair = ("" if site.impl is None else site.impl.impl_id, f"the framework, {reason}")
+        site.fallbacks[pair] = site.fallbacks.get(pair, 0) + 1
+        return True
+
+    # A trace notes it once: a graph runs no Python.
+    passed_on._dynamo_marked_constant = True  # type: ignore[attr-defined]  # functions take any attribute
 
     def hand_over(self, to: Site) -> None:
         """Let another site report the calls that were counted here."""

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from types import MethodType
 from typing import Any
 
-from fl_dispatch import Config, OpManager
+from fl_dispatch import Config, OpManager, Site
 from sglang_fl.bridges import find_bridge
 from sglang_fl.bridges.bridge import Bridge
 from sglang_fl.determinism import deterministic_mode
@@ -84,7 +84,7 @@ class LayerBinder:
         if site.is_native and site.selection is not None:
             self._left[layer] = (op_name, type(layer).__name__, f"by policy: {site.selection.why}")
             return native
-        return _method_of(layer, tolerant(bridge, bridge.make(layer, site, own_method), native), native)
+        return _method_of(layer, tolerant(bridge, bridge.make(layer, site, own_method), native, site), native)
 
     # -- after the model is built
 
@@ -150,7 +150,7 @@ def _unbound(method: Forward) -> Forward:
     return function if function is not None else lambda layer, *args, **kwargs: method(*args, **kwargs)
 
 
-def tolerant(bridge: Bridge, dispatched: Forward, native: Forward) -> Forward:
+def tolerant(bridge: Bridge, dispatched: Forward, native: Forward, site: Site) -> Forward:
     """Accept parameters a newer SGLang added: a call that uses one goes to SGLang's own method.
 
     Costs nothing when SGLang's method has no parameter the bridge does not know.
@@ -159,6 +159,7 @@ def tolerant(bridge: Bridge, dispatched: Forward, native: Forward) -> Forward:
         bridge: tells the known parameters.
         dispatched: function of the layer and SGLang's arguments.
         native: SGLang's own bound method.
+        site: notes those calls.
     """
     try:
         parameters = inspect.signature(native).parameters.values()
@@ -173,6 +174,7 @@ def tolerant(bridge: Bridge, dispatched: Forward, native: Forward) -> Forward:
     def with_new_parameters(layer: Any, *args: Any, **kwargs: Any) -> Any:
         new = {name: value for name, value in kwargs.items() if name not in bridge.parameters}
         if len(args) > known or any(value is not None for value in new.values()):
+            site.passed_on(f"new parameters {', '.join(new) or 'given by position'}")
             return own_method(layer, *args, **kwargs)
         return dispatched(layer, *args, **{name: value for name, value in kwargs.items() if name not in new})
 

@@ -3,23 +3,33 @@
 
 from __future__ import annotations
 
-import json
 import os
+import pickle
 import select
 import signal
 import traceback
 from collections.abc import Callable
 from typing import Any
 
+import torch
+
+from fl_dispatch.ops.spec import Sample
+from fl_dispatch.testing.calls import copied, run, samples_for
+from fl_dispatch.testing.case import CheckFailed, Target
+from fl_dispatch.testing.vendors import registered, targets
+
 #: Seconds that a process may take. Longer is a hang.
 TIMEOUT = 120.0
 
-#: Name of a target to None where all was well, else what went wrong.
-Verdicts = dict[str, str | None]
+#: Calls of each implementation.
+CALLS = 4
+
+#: Name of a target to the results of its calls, or what went wrong.
+Answers = dict[str, "list[Any] | str"]
 
 
 def spawned(connection: Any, vendor: str, device: str | None, seed: int) -> None:
-    """The body of the spawned process: load the vendor, let a fork use it, then use it here; send both verdicts."""
+    """The body of the spawned process: load the vendor, let a fork use it, then use it here; send both answers."""
     try:
         connection.send(_both(vendor, device, seed))
     except BaseException as error:  # noqa: BLE001  (whatever a vendor raises is the answer)
@@ -29,12 +39,10 @@ def spawned(connection: Any, vendor: str, device: str | None, seed: int) -> None
         connection.close()
 
 
-def _both(vendor: str, device: str | None, seed: int) -> dict[str, Verdicts | str]:
-    from fl_dispatch.testing.vendors import registered
-
+def _both(vendor: str, device: str | None, seed: int) -> dict[str, Answers | str]:
     registry = registered(vendor)[0]  # as a launcher does it: vendors are loaded, nothing is asked of a device
     touched = _initialised(device)
-    answers: dict[str, Verdicts | str] = {}
+    answers: dict[str, Answers | str] = {}
     if touched is not None:
         answers["fork"] = touched
     elif hasattr(os, "fork"):
@@ -44,8 +52,6 @@ def _both(vendor: str, device: str | None, seed: int) -> dict[str, Verdicts | st
 
 
 def _initialised(device: str | None) -> str | None:
-    import torch
-
     if device in (None, "cpu"):
         return None
     asked = getattr(torch.get_device_module(device), "is_initialized", None)
@@ -54,15 +60,16 @@ def _initialised(device: str | None) -> str | None:
     return None
 
 
-def _in_a_fork(work: Callable[[], Verdicts]) -> Verdicts | str:
+def _in_a_fork(work: Callable[[], Answers]) -> Answers | str:
     reader, writer = os.pipe()
     process = os.fork()
     if process == 0:
         try:
-            answer: Verdicts | str = work()
+            answer: Answers | str = work()
         except BaseException as error:  # noqa: BLE001  (whatever a vendor raises is the answer)
             answer = f"{type(error).__name__}: {error}\n{traceback.format_exc()}"
-        os.write(writer, json.dumps(answer).encode())
+        with os.fdopen(writer, "wb") as stream:
+            pickle.dump(answer, stream)
         os._exit(0)
     os.close(writer)
     ready, _, _ = select.select([reader], [], [], TIMEOUT / 2)
@@ -70,35 +77,35 @@ def _in_a_fork(work: Callable[[], Verdicts]) -> Verdicts | str:
         os.kill(process, signal.SIGKILL)
         os.waitpid(process, 0)
         return f"it hung: no answer in {TIMEOUT / 2:.0f} s"
-    with os.fdopen(reader) as stream:
-        text = stream.read()
+    with os.fdopen(reader, "rb") as stream:
+        content = stream.read()
     _, status = os.waitpid(process, 0)
-    if not text:
+    if not content:
         return f"the process ended with status {os.waitstatus_to_exitcode(status)} and no answer"
-    verdicts: Verdicts | str = json.loads(text)
-    return verdicts
+    answers: Answers | str = pickle.loads(content)
+    return answers
 
 
-def _use(vendor: str, registry: Any, device: str | None, seed: int) -> Verdicts:
-    """A few calls of every implementation, each judged."""
-    import torch
+def calls(target: Target) -> list[tuple[str, Sample]]:
+    """(dtype, sample) of the calls that are made in every process."""
+    dtype = target.dtypes[0]
+    found = [sample for family, sample in samples_for(target, dtype) if family in ("ordinary", "one_token")]
+    return [(dtype, sample) for sample in found[:CALLS]]
 
-    from fl_dispatch.testing.calls import copied, run, samples_for
-    from fl_dispatch.testing.case import CheckFailed
-    from fl_dispatch.testing.judge import Worst, compare
-    from fl_dispatch.testing.vendors import targets
 
-    verdicts: Verdicts = {}
+def _use(vendor: str, registry: Any, device: str | None, seed: int) -> Answers:
+    """A few calls of every implementation, with their results in host memory."""
+    answers: Answers = {}
     for target in targets(vendor, registry, device=device, seed=seed):
-        verdicts[target.name] = target.unavailable
-        if target.unavailable is not None or not target.dtypes:
-            continue
-        dtype = target.dtypes[0]
-        try:
-            with torch.no_grad():
-                for family, sample in samples_for(target, dtype):
-                    if family in ("ordinary", "one_token"):
-                        compare(target.spec, dtype, sample, run(target, copied(sample)[0], dtype), Worst())
-        except CheckFailed as error:
-            verdicts[target.name] = f"{error.problem}, with input {error.input}"
-    return verdicts
+        if target.unavailable is not None:
+            answers[target.name] = f"it is not available: {target.unavailable}"
+        elif target.dtypes:
+            try:
+                with torch.no_grad():
+                    answers[target.name] = [
+                        tuple(result.cpu() for result in run(target, copied(sample)[0], dtype))
+                        for dtype, sample in calls(target)
+                    ]
+            except CheckFailed as error:
+                answers[target.name] = f"{error.problem}, with input {error.input}"
+    return answers

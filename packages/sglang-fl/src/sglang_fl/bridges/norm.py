@@ -18,6 +18,7 @@ def _forward(_: Any, site: Site, native: Forward) -> Forward:
         nonlocal plain
         if quant_linear is not None and quant_linear is not plain:
             if fuses_quantization(quant_linear):
+                site.passed_on("fused with the quantization of the next linear layer")
                 return native(layer, x, residual, post_residual_addition, quant_linear)
             plain = quant_linear
         if post_residual_addition is not None and residual is not None:

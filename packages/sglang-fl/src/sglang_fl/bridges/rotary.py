@@ -21,6 +21,11 @@ def _forward(layer: Any, site: Site, native: Forward) -> Forward:
     ) -> Any:
         nonlocal split
         if fused_set_kv_buffer_arg is not None or key is None or positions.dim() != 1:
+            site.passed_on(
+                "key and value written to the cache in the same call"
+                if fused_set_kv_buffer_arg is not None
+                else ("no key" if key is None else f"{positions.dim()}-D positions")
+            )
             return native(layer, positions, query, key, offsets, fused_set_kv_buffer_arg)
         cache, cos, sin = split
         # Straight from the dictionary: nn.Module looks an attribute that is a buffer up the slow way.

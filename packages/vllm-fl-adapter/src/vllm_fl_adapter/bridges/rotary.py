@@ -19,6 +19,7 @@ def _eager(layer: Any, site: Site, native: Forward) -> Forward:
     def forward(self: Any, positions: Any, query: Any, key: Any = None) -> Any:
         nonlocal cache, cos, sin
         if key is None:
+            site.passed_on("no key")
             return native(self, positions, query, key)
         if buffers["cos_sin_cache"] is not cache:
             # Views, split again only when vLLM moved or cast its cache.

@@ -13,7 +13,7 @@ import torch
 
 from fl_dispatch.compiled import compile_refusal, compiled_call
 from fl_dispatch.ops.spec import Sample
-from fl_dispatch.testing.calls import as_results, copied, described
+from fl_dispatch.testing.calls import as_results, copied, described, run
 from fl_dispatch.testing.case import Case, CheckFailed, Figures, NotApplicable, Target
 from fl_dispatch.testing.families import sized_samples
 from fl_dispatch.testing.judge import Worst, compare
@@ -67,7 +67,8 @@ def _check(target: Target) -> Figures:
         for tokens in _TOKENS:
             fresh = list(sized_samples(target.spec, dtype, target.device, target.seed + tokens, tokens))[index]
             call = Sample(fresh.label, sample.obj, fresh.args, fresh.kwargs)
-            compare(target.spec, dtype, call, _run(compiled, call, dtype), worst)
+            eager = run(target, copied(call)[0], dtype)
+            compare(target.spec, dtype, call, _run(compiled, call, dtype), worst, want=eager)
         graphs = max(graphs, counters["stats"]["unique_graphs"])
         if graphs > 2:
             raise CheckFailed(f"was compiled {graphs} times for {len(_TOKENS)} token counts", described(sample, dtype))

@@ -12,8 +12,10 @@ from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
+from fl_dispatch.testing.calls import copied, run
 from fl_dispatch.testing.case import Case, CheckFailed, Figures, NotApplicable, Target
-from fl_dispatch.testing.child import TIMEOUT, spawned
+from fl_dispatch.testing.child import TIMEOUT, calls, spawned
+from fl_dispatch.testing.judge import Worst, compare
 
 _MEANINGS = {
     "spawn": "works in a spawned process",
@@ -58,11 +60,15 @@ def _check(target: Target, how: str) -> Figures:
     if how not in answers:
         raise NotApplicable("this system has no fork")
     found = answers[how]
-    problem = found if isinstance(found, str) else found.get(target.name, "it was not registered there")
-    if problem is not None:
-        first, _, rest = problem.partition("\n")
+    results = found if isinstance(found, str) else found.get(target.name, "it was not registered there")
+    if isinstance(results, str):
+        first, _, rest = results.partition("\n")
         hint = (
             "whatever a process has of its own (threads, handles, device contexts) has to be made where operators run"
         )
         raise CheckFailed(f"after {how}: {first}", details={**({"trace": rest} if rest else {}), "hint": hint})
-    return {"process": how}
+    worst = Worst()
+    for (dtype, sample), there in zip(calls(target), results, strict=True):
+        here = tuple(result.cpu() for result in run(target, copied(sample)[0], dtype))
+        compare(target.spec, dtype, sample, there, worst, want=here)
+    return {"calls": worst.calls}
