@@ -26,8 +26,8 @@ REFUSED = ("fault_wrong_signature", "fault_missing_import", "fault_missing_metho
 WRONG = tuple(name for name in VENDORS if name not in REFUSED)
 #: All checks in float16; in other dtypes, processes and graphs only where the fault is, to save time.
 CHOSEN = (
-    "(not processes or fault_thread_made_at_import or fault_main_process_only) and (not compile or fault_logs)"
-    " and not bfloat16"
+    "(not processes or fault_thread_made_at_import or fault_main_process_only or fault_tail_left_out)"
+    " and (not compile or fault_logs) and not bfloat16"
     " and (not float32 or fault_declared_dtype_raises or fault_another_result_every_time)"
 )
 

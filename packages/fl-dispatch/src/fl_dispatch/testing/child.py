@@ -30,13 +30,14 @@ Answers = dict[str, "list[Any] | str"]
 
 def spawned(connection: Any, vendor: str, device: str | None, seed: int) -> None:
     """The body of the spawned process: load the vendor, let a fork use it, then use it here; send both answers."""
+    answers: dict[str, Answers | str]
     try:
-        connection.send(_both(vendor, device, seed))
+        answers = _both(vendor, device, seed)
     except BaseException as error:  # noqa: BLE001  (whatever a vendor raises is the answer)
-        text = f"{type(error).__name__}: {error}"
-        connection.send({"fork": text, "spawn": text})
-    finally:
-        connection.close()
+        answers = dict.fromkeys(("fork", "spawn"), f"{type(error).__name__}: {error}")
+    # Not send(): for tensors that hands over memory of this process, which is about to end.
+    connection.send_bytes(pickle.dumps(answers))
+    connection.close()
 
 
 def _both(vendor: str, device: str | None, seed: int) -> dict[str, Answers | str]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import multiprocessing
+import pickle
 from collections.abc import Iterator
 from functools import partial
 from typing import Any
@@ -40,7 +41,7 @@ def _answers(vendor: str, device: str, seed: int) -> dict[str, Any]:
         if not here.poll(TIMEOUT):
             text = f"it hung: no answer in {TIMEOUT:.0f} s"
             return {"spawn": text, "fork": text}
-        answers: dict[str, Any] = here.recv()
+        answers: dict[str, Any] = pickle.loads(here.recv_bytes())
     except EOFError:
         process.join(10)
         text = f"the process ended with exit code {process.exitcode} and no answer"
