@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from sample_wheels import record
-from vllm_engine import CALLS_PER_FORWARD, ONE_PROCESS, WANTED, Run, eager_rows, generate
+from vllm_engine import CALLS_PER_FORWARD, ONE_PROCESS, OUR_PLATFORM, WANTED, Run, eager_rows, generate, serve
 
 pytestmark = [pytest.mark.vllm, pytest.mark.timeout(900)]
 
@@ -55,6 +55,22 @@ def test_a_planted_wrong_norm_changes_the_tokens(plugin: Plugin, tmp_path: Path)
     assert run.tokens != WANTED[:2]
     chosen = {**dict.fromkeys(CALLS_PER_FORWARD, "reference"), "rms_norm": "vendor.wrong_numbers"}
     assert run.ran() == eager_rows(chosen, run.forwards)
+
+
+def test_a_planted_wrong_norm_changes_the_tokens_of_a_server_on_our_platform(
+    plugin: Plugin, two_layers: Path, two_layers_tokens: list[list[int]], tmp_path: Path
+) -> None:
+    run = serve(
+        tmp_path,
+        {**OUR_PLATFORM, "VLLM_FL_PER_OP": "rms_norm=vendor"},
+        plugins=[plugin("wrong-numbers")],
+        model=two_layers,
+        eager=True,
+        counted={"rms_norm": 5, "rotary_embedding": 2, "silu_and_mul": 2},
+    )
+    assert run.tokens is not None
+    assert run.tokens != two_layers_tokens
+    assert ("rms_norm", "vendor.wrong_numbers", "RMSNorm", 5, 5 * run.forwards, 0) in run.ran()
 
 
 def test_an_undeclared_implementation_stays_out_of_graphs_and_the_report_says_how_to_get_it_in(

@@ -152,7 +152,14 @@ def generate(
 
 
 def serve(
-    folder: Path, settings: Mapping[str, str], *, model: Path | None = None, eager: bool = False, prompts: int = 2
+    folder: Path,
+    settings: Mapping[str, str],
+    *,
+    plugins: Sequence[Path] = (),
+    model: Path | None = None,
+    eager: bool = False,
+    counted: Mapping[str, int] = MappingProxyType(CALLS_PER_FORWARD),
+    prompts: int = 2,
 ) -> Run:
     """``vllm serve`` and an OpenAI client; the report is what the worker wrote while the server was up."""
     folder.mkdir(exist_ok=True)
@@ -165,7 +172,7 @@ def serve(
         str(port), *(part for key, value in ENGINE.items() for part in (f"--{key.replace('_', '-')}", str(value))),
         *(["--enforce-eager"] if eager else []),
     ]  # fmt: skip
-    environ = environment({"VLLM_FL_REPORT": str(folder / "report.json"), **settings})
+    environ = environment({"VLLM_FL_REPORT": str(folder / "report.json"), **settings}, plugins)
     log = folder / "log"
     with log.open("w") as stream:
         process = subprocess.Popen(command, env=environ, stdout=stream, stderr=stream)
@@ -175,7 +182,7 @@ def serve(
         address = _when_healthy(f"http://127.0.0.1:{port}", process, log)
         tokens = [_complete(address, name, prompt) for prompt in PROMPTS[:prompts]]
         forwards = sum(map(len, tokens))
-        calls = {op: count * forwards for op, count in CALLS_PER_FORWARD.items()} if eager else None
+        calls = {op: count * forwards for op, count in counted.items()} if eager else None
         report = wait_for_report(folder / "report.rank0.json", calls)
     finally:
         process.terminate()
