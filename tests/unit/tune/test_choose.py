@@ -32,7 +32,7 @@ def test_the_fastest_is_first_and_the_others_follow_by_time():
     assert ranked(costs, PREFERENCE) == ["vendor", "flagos", "reference"]
 
 
-@pytest.mark.parametrize("costs", [{"vendor": (100, 0), "flagos": (102.9, 0)}, {"vendor": (10, 1), "flagos": (12, 1)}])
+@pytest.mark.parametrize("costs", [{"vendor": (100, 0), "flagos": (102.9, 0)}, {"vendor": (10, 0.3), "flagos": (10.6, 0.3)}])
 def test_on_a_tie_the_policys_order_decides(costs):
     assert ranked(costs, PREFERENCE) == ["flagos", "vendor"]
     assert ranked(costs, ["vendor", "flagos"]) == ["vendor", "flagos"]
@@ -40,6 +40,11 @@ def test_on_a_tie_the_policys_order_decides(costs):
 
 def test_beyond_the_tie_the_faster_one_is_first():
     assert ranked({"vendor": (100, 0), "flagos": (103.1, 0)}, PREFERENCE) == ["vendor", "flagos"]
+
+
+def test_however_much_times_vary_ten_percent_are_no_tie():
+    assert ranked({"vendor": (100, 50), "flagos": (110, 50)}, PREFERENCE) == ["flagos", "vendor"]
+    assert ranked({"vendor": (100, 50), "flagos": (111, 50)}, PREFERENCE) == ["vendor", "flagos"]
 
 
 def test_buckets_end_where_the_first_choice_changes():

@@ -9,6 +9,8 @@ from fl_dispatch.tune.measure import Figure
 
 #: What is closer to the best than this fraction is as good: another run might order them otherwise.
 TIE = 0.03
+#: On a busy machine times vary by more than implementations differ; beyond this fraction the faster one counts anyway.
+WIDEST_TIE = 0.10
 
 #: Orders by the number of tokens up to which they hold, with ``more`` last; or one order for all.
 Orders = Mapping[int | str, list[str]] | list[str]
@@ -43,7 +45,7 @@ def ranked(costs: Mapping[str, tuple[float, float]], preference: Sequence[str]) 
     places = {impl_id: place for place, impl_id in enumerate(preference)}
     by_cost = sorted(costs, key=lambda impl_id: (costs[impl_id][0], places.get(impl_id, len(places)), impl_id))
     best, spread = costs[by_cost[0]]
-    tied = [i for i in by_cost if costs[i][0] - best <= max(TIE * best, spread + costs[i][1])]
+    tied = [i for i in by_cost if costs[i][0] - best <= max(TIE * best, min(spread + costs[i][1], WIDEST_TIE * best))]
     first = min(tied, key=lambda impl_id: (places.get(impl_id, len(places)), costs[impl_id][0]))
     return [first, *(impl_id for impl_id in by_cost if impl_id != first)]
 
