@@ -32,7 +32,9 @@ def test_the_fastest_is_first_and_the_others_follow_by_time():
     assert ranked(costs, PREFERENCE) == ["vendor", "flagos", "reference"]
 
 
-@pytest.mark.parametrize("costs", [{"vendor": (100, 0), "flagos": (102.9, 0)}, {"vendor": (10, 0.3), "flagos": (10.6, 0.3)}])
+@pytest.mark.parametrize(
+    "costs", [{"vendor": (100, 0), "flagos": (102.9, 0)}, {"vendor": (10, 0.3), "flagos": (10.6, 0.3)}]
+)
 def test_on_a_tie_the_policys_order_decides(costs):
     assert ranked(costs, PREFERENCE) == ["flagos", "vendor"]
     assert ranked(costs, ["vendor", "flagos"]) == ["vendor", "flagos"]
