@@ -94,10 +94,11 @@ def test_an_operator_that_does_not_exist_is_named_with_the_closest() -> None:
 def test_the_line_to_reproduce_a_failure_does(tmp_path: Path, installed: Installed) -> None:
     path = (installed("wrong-numbers"),)
     arguments = ("--fl-vendor", "wrong_numbers", "--fl-seed", "7", "-q")
-    run = run_pytest(tmp_path, *arguments, "-k", "bfloat16-one_token or bfloat16-3-D", path=path)
+    run = run_pytest(tmp_path, *arguments, "-k", "bfloat16-one_token or bfloat16-3-D", path=path, COLUMNS="200")
     assert run.report is not None
     first, second = run.report["checks"]
     assert first["status"] == second["status"] == "failed"
+    assert re.search(r"^FAILED fl-dispatch::.* - the result is wrong in \d+ of \d+ elem", run.output, re.MULTILINE)
     command, *words = shlex.split(first["reproduce"])
     again = run_pytest(tmp_path, *words, path=path)
     assert command == "pytest"

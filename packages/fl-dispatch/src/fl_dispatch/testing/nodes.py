@@ -6,9 +6,12 @@ from __future__ import annotations
 import functools
 import traceback
 from collections.abc import Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from _pytest._code.code import TerminalRepr  # what Item.repr_failure may return, which has no public name
+from _pytest._io import TerminalWriter
 
 from fl_dispatch.errors import FLDispatchError
 from fl_dispatch.testing import plan
@@ -16,6 +19,18 @@ from fl_dispatch.testing.case import Case, CheckFailed, NotApplicable
 from fl_dispatch.testing.vendors import VendorUnderTest, find
 
 _DEFAULTS = {"--fl-seed": 20, "--fl-device": None, "--fl-compile-backend": None}
+
+
+class _Failure(TerminalRepr):
+    """A message as it is; its problem is what pytest's short summary shows."""
+
+    def __init__(self, text: str, problem: str) -> None:
+        self.text = text
+        self.reprcrash = SimpleNamespace(message=problem)
+
+    def toterminal(self, tw: TerminalWriter) -> None:
+        """What pytest asks for."""
+        tw.line(self.text)
 
 
 class ConformanceItem(pytest.Item):
@@ -63,7 +78,7 @@ class ConformanceItem(pytest.Item):
         error = excinfo.value
         if not isinstance(error, CheckFailed):
             return super().repr_failure(excinfo, style)
-        return self._message(error)
+        return _Failure(self._message(error), error.problem)
 
     def _message(self, error: CheckFailed) -> str:
         target = self.case.target
