@@ -33,21 +33,8 @@ class Summary:
     def finish(self, session: pytest.Session) -> None:
         """At the end of the session: decide whether anything was run at all, write the report."""
         config = session.config
-        checks = [outcome for outcome in self.outcomes.values() if outcome["implementation"]]
-        reasons = {
-            f"{outcome['operator']} {outcome['implementation']}: {outcome['unavailable']}"
-            for outcome in checks
-            if "unavailable" in outcome
-        }
-        ran = [outcome for outcome in checks if outcome["outcome"] != "skipped"]
-        if reasons and not ran:
-            self._say("fl-dispatch: nothing was checked, because no implementation can be used here", red=True)
-            for reason in sorted(reasons):
-                self._say(f"  {reason}", red=True)
-            if config.getoption("--fl-allow-unavailable"):
-                self._say("  allowed by --fl-allow-unavailable")
-            else:
-                self._say("  hint: run on a machine with the device, or pass --fl-allow-unavailable", red=True)
+        for vendor in dict.fromkeys(outcome["vendor"] for outcome in self.outcomes.values()):
+            if not self._anything_ran(vendor) and not config.getoption("--fl-allow-unavailable"):
                 session.exitstatus = pytest.ExitCode.TESTS_FAILED
         target = config.getoption("--fl-report")
         if target:
@@ -55,6 +42,24 @@ class Summary:
 
             written = write(target, list(self.outcomes.values()), config)
             self._say(f"fl-dispatch: report in {' and '.join(map(str, written))}")
+
+    def _anything_ran(self, vendor: str) -> bool:
+        """False, and said with the reasons, where every implementation of a vendor that was to be checked is unavailable."""
+        own = [
+            outcome for outcome in self.outcomes.values() if outcome["vendor"] == vendor and outcome["implementation"]
+        ]
+        reasons = {
+            f"{outcome['operator']} {outcome['implementation']}: {outcome['unavailable']}"
+            for outcome in own
+            if "unavailable" in outcome
+        }
+        if not reasons or any(outcome["outcome"] != "skipped" for outcome in own):
+            return True
+        self._say(f"fl-dispatch: nothing was checked of {vendor}: no implementation can be used here", red=True)
+        for reason in sorted(reasons):
+            self._say(f"  {reason}", red=True)
+        self._say("  hint: run on a machine with the device; --fl-allow-unavailable lets such a run succeed", red=True)
+        return False
 
     def lines(self) -> list[tuple[str, dict[str, bool]]]:
         """What to print at the end, with its markup."""
