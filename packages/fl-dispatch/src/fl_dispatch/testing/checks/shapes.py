@@ -59,7 +59,8 @@ def _fake(target: Target, dtype: str) -> Figures:
         real = _form(run(target, copied(sample)[0], dtype))
         form = compiled_form(target.impl, target.spec, sample.obj)
         try:
-            with FakeTensorMode() as mode:
+            # Tensors of its own, such as a table, are constants of a graph.
+            with FakeTensorMode(allow_non_fake_inputs=True) as mode:
                 fake = _faked(sample, mode)
                 seen_by_trace = _form(as_results(form(fake.obj, *fake.args, **fake.kwargs)))
         except Exception as error:
