@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Vendors that are wrong on purpose, each in one way that real packages were: what a conformance kit has to find.
 
-Every ``FAULTS[name]`` is an entry point ``fault_NAME``; ``EXPECTED`` says which check has to name it.
+Every function of ``faults`` is an entry point ``fault_NAME``; ``caught_by`` says which check has to name it.
 """
 
 from __future__ import annotations
@@ -16,7 +16,8 @@ _HONEST: dict[str, Any] = {"mutates": frozenset(), "reads": None}
 
 
 def _register(name: str, registry: OpRegistry) -> None:
-    from planted_faults.faults import FAULTS
+    import planted_faults.faults  # noqa: F401  (plants them)
+    from planted_faults.fault import FAULTS
 
     fault = FAULTS[name]
     vendor = f"fault_{name}"
