@@ -11,7 +11,7 @@ import time
 import pytest
 
 from fl_dispatch import ConfigError, Report, SelectionPolicy, load_config
-from fl_dispatch.report import wait_for_report
+from fl_dispatch.report_file import wait_for_report
 
 
 @pytest.fixture

@@ -61,8 +61,8 @@ if TYPE_CHECKING:
     from fl_dispatch.policy import SelectionPolicy as SelectionPolicy
     from fl_dispatch.registry import OpRegistry as OpRegistry
     from fl_dispatch.report import Report as Report
-    from fl_dispatch.report import format_report as format_report
-    from fl_dispatch.report import wait_for_report as wait_for_report
+    from fl_dispatch.report_file import wait_for_report as wait_for_report
+    from fl_dispatch.report_text import format_report as format_report
     from fl_dispatch.runtime import (
         call_op as call_op,
     )
@@ -139,14 +139,14 @@ _HOME = {
     "default_manager": "runtime",
     "device_platforms": "platforms",
     "explain": "runtime",
-    "format_report": "report",
+    "format_report": "report_text",
     "installed_vendors": "discovery",
     "load_config": "config",
     "policy_context": "runtime",
     "replace_aten": "runtime",
     "resolve_op": "runtime",
     "select": "selection",
-    "wait_for_report": "report",
+    "wait_for_report": "report_file",
 }
 
 __all__ = [*_HOME, "ops"]

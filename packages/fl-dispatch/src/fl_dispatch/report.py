@@ -7,13 +7,14 @@ import contextlib
 import json
 import os
 import threading
-import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fl_dispatch.errors import ConfigError
+from fl_dispatch.report_file import claim_file
+from fl_dispatch.report_text import format_report
 
 if TYPE_CHECKING:
     from fl_dispatch.config import Config
@@ -148,7 +149,7 @@ class Report:
         if self._claimed is None or self._claimed[0] != path:
             target = self.path_for(path)
             target.parent.mkdir(parents=True, exist_ok=True)
-            if not _claim_file(target):
+            if not claim_file(target):
                 target = target.with_name(f"{target.stem}.pid{os.getpid()}{target.suffix}")
             self._claimed = (path, target)
         return self._claimed[1]
@@ -202,96 +203,3 @@ class Report:
             self._stop.set()
             self._stop = None
         self.write()
-
-
-def _claim_file(target: Path) -> bool:
-    """Make the file ours; False when it belongs to another process that lives (a replica with the same rank)."""
-    mark = json.dumps({"pid": os.getpid(), "operators": []})
-    for _ in range(20):
-        try:
-            with target.open("x", encoding="utf-8") as file:
-                file.write(mark)
-        except FileExistsError:
-            try:
-                owner = json.loads(target.read_text(encoding="utf-8"))["pid"]
-            except (OSError, ValueError, KeyError, TypeError):
-                time.sleep(0.01)  # another process is just writing its mark
-                continue
-            if owner != os.getpid() and _lives(owner):
-                return False
-        return True
-    return True  # no report at all: left there by something else
-
-
-def _lives(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except (PermissionError, OverflowError):
-        return True
-    return True
-
-
-def wait_for_report(path: Path, calls: Mapping[str, int] | None = None, timeout: float = 10.0) -> dict[str, Any]:
-    """Read a report, waiting until it exists and, when ``calls`` is given, until those operators have that many calls.
-
-    Raises:
-        TimeoutError: it did not come to that in time; the message shows the last state.
-    """
-    deadline = time.monotonic() + timeout
-    seen: dict[str, int] | None = None
-    while True:
-        if path.exists():
-            report: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-            seen = {}
-            for row in report["operators"]:
-                seen[row["operator"]] = seen.get(row["operator"], 0) + row["calls"]
-            if all(seen.get(op, 0) >= count for op, count in (calls or {}).items()):
-                return report
-        if time.monotonic() > deadline:
-            have = "there is no report" if seen is None else f"it has {seen or 'no call of any operator'}"
-            raise TimeoutError(f"{path}: wanted {dict(calls or {})}, {have} after {timeout} s")
-        time.sleep(0.05)
-
-
-def format_report(report: Mapping[str, Any]) -> str:
-    """A report, read back from its file or not, as the table people see; with a column of calls once there are any."""
-    counted = any(row["calls"] or row.get("graph_sites") for row in report["operators"])
-    head = ["operator", "layer class", "layers", "calls", "implementation", "why", "passed over"]
-    body = []
-    for row in report["operators"]:
-        passed = "; ".join(f"{p['implementation']}: {p['reason']}" for p in row["passed_over"]) or "-"
-        served = "".join(f" ({count} by {other})" for other, count in row["served_by_others"].items())
-        graphs = f" + {row['graph_sites']} in graphs" if row.get("graph_sites") else ""
-        calls = f"{row['calls']}{served}{graphs}"
-        cells = (row["operator"], row["layer_class"], row["layers"], calls, row["implementation"], row["why"], passed)
-        body.append([str(cell) for cell in cells])
-    for left in report["left_to_framework"]:
-        cells = (left["operator"], left["layer_class"], left["layers"], "-", "(framework's own)", left["reason"], "-")
-        body.append([str(cell) for cell in cells])
-    if not counted:
-        for line in (head, *body):
-            del line[3]
-    title = f"fl-dispatch on {report['framework']}, {report['role']} rank {report['rank']}, {report['device']}"
-    aten = _aten_line(report.get("aten"))
-    return f"{title}\n{_columns(head, body)}{aten}"
-
-
-def _aten_line(aten: Mapping[str, Any] | None) -> str:
-    """What became of PyTorch's own operators, where somebody asked for another one."""
-    if aten is None or aten["state"] == "off":
-        return ""
-    if aten["state"] != "on":
-        return f"\nATen operators: PyTorch's own, because {aten['reason']}"
-    refused = f", {len(aten['refused'])} refused by PyTorch" if aten["refused"] else ""
-    served = f"; {len(aten['served'])} of them served a call" if aten.get("served") else ""
-    return f"\nATen operators: {len(aten['replaced'])} by FlagGems {aten['flag_gems']}{refused}{served}"
-
-
-def _columns(head: Sequence[str], body: Sequence[Sequence[str]]) -> str:
-    widths = [min(max(len(row[i]) for row in (head, *body)), 60) for i in range(len(head))]
-    lines = []
-    for row in (head, ["-" * width for width in widths], *body):
-        lines.append("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
-    return "\n".join(lines)

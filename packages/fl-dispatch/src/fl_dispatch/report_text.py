@@ -1,0 +1,49 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A report as the table that people read."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+
+def format_report(report: Mapping[str, Any]) -> str:
+    """A report, read back from its file or not, as the table people see; with a column of calls once there are any."""
+    counted = any(row["calls"] or row.get("graph_sites") for row in report["operators"])
+    head = ["operator", "layer class", "layers", "calls", "implementation", "why", "passed over"]
+    body = []
+    for row in report["operators"]:
+        passed = "; ".join(f"{p['implementation']}: {p['reason']}" for p in row["passed_over"]) or "-"
+        served = "".join(f" ({count} by {other})" for other, count in row["served_by_others"].items())
+        graphs = f" + {row['graph_sites']} in graphs" if row.get("graph_sites") else ""
+        calls = f"{row['calls']}{served}{graphs}"
+        cells = (row["operator"], row["layer_class"], row["layers"], calls, row["implementation"], row["why"], passed)
+        body.append([str(cell) for cell in cells])
+    for left in report["left_to_framework"]:
+        cells = (left["operator"], left["layer_class"], left["layers"], "-", "(framework's own)", left["reason"], "-")
+        body.append([str(cell) for cell in cells])
+    if not counted:
+        for line in (head, *body):
+            del line[3]
+    title = f"fl-dispatch on {report['framework']}, {report['role']} rank {report['rank']}, {report['device']}"
+    aten = _aten_line(report.get("aten"))
+    return f"{title}\n{_columns(head, body)}{aten}"
+
+
+def _aten_line(aten: Mapping[str, Any] | None) -> str:
+    """What became of PyTorch's own operators, where somebody asked for another one."""
+    if aten is None or aten["state"] == "off":
+        return ""
+    if aten["state"] != "on":
+        return f"\nATen operators: PyTorch's own, because {aten['reason']}"
+    refused = f", {len(aten['refused'])} refused by PyTorch" if aten["refused"] else ""
+    served = f"; {len(aten['served'])} of them served a call" if aten.get("served") else ""
+    return f"\nATen operators: {len(aten['replaced'])} by FlagGems {aten['flag_gems']}{refused}{served}"
+
+
+def _columns(head: Sequence[str], body: Sequence[Sequence[str]]) -> str:
+    widths = [min(max(len(row[i]) for row in (head, *body)), 60) for i in range(len(head))]
+    lines = []
+    for row in (head, ["-" * width for width in widths], *body):
+        lines.append("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
+    return "\n".join(lines)
