@@ -91,6 +91,29 @@ def test_a_partial_vendor_says_what_is_refused_and_that_the_rest_works(doctor, i
     assert "(1 other implementations of it are used)" in finding["text"]
 
 
+@pytest.mark.parametrize(
+    ("present", "level", "text"),
+    [
+        ("True", "ok", "fast: the device is here; an adapter offers it to its framework"),
+        ("False", "note", "fast: its device is not here"),
+        ("'no /dev/fast0'", "note", "fast: no /dev/fast0"),
+        ("1 / 0", "note", "fast: ZeroDivisionError: division by zero"),
+    ],
+)
+def test_a_device_that_a_vendor_gives_facts_about(doctor, install_vendor, present, level, text) -> None:
+    source = f"""
+        from fl_dispatch import BackendImplKind, DevicePlatform, OpImpl, Vendor
+
+        def register(registry):
+            registry.register(OpImpl("silu_and_mul", "vendor.fast", BackendImplKind.VENDOR, lambda obj, x: x, vendor="fast"))
+
+        register = Vendor("fast", register, platform=DevicePlatform("fast", lambda: {present}, "gloo"))
+        """
+    install_vendor("fast", source)
+    (finding,) = findings(doctor("--json"), "platform fast")
+    assert (finding["level"], finding["text"]) == (level, text)
+
+
 def test_a_vendor_without_its_sdk_is_a_note_with_the_reason(doctor, install_vendor) -> None:
     source = """
         from fl_dispatch import BackendImplKind, OpImpl

@@ -65,6 +65,7 @@ def diagnose(prefix: str, environ: Mapping[str, str] | None = None) -> list[Find
     _collect(findings, "flagos", _flagos)
     if prefix in configs:
         _collect(findings, "operators", lambda: _vendors_and_operators(prefix, configs[prefix]))
+        _collect(findings, "platforms", lambda: _platforms(configs[prefix]))
         _collect(findings, "tuned policy", lambda: _tuned(configs[prefix]))
         _collect(findings, "ATen operators", lambda: _aten(configs[prefix]))
     else:
@@ -240,6 +241,17 @@ def _vendor(record: VendorRecord, manager: OpManager, prefix: str) -> Finding:
         return Finding("ok", subject, f"{where}: {usable} implementations")
     why = "; ".join(sorted({reason for reason in reasons.values() if reason}))
     return Finding("note", subject, f"{where}: {usable} of {len(impls)} implementations can be used here: {why}")
+
+
+def _platforms(config: Config) -> Iterator[Finding]:
+    """Devices that vendors give facts about, of which the adapters make the framework's platform."""
+    from fl_dispatch.platforms import device_platforms
+
+    for record in device_platforms(config.policy):
+        if record.platform is not None:
+            device = record.platform.device_type
+            text = f"{device}: {record.reason or 'the device is here; an adapter offers it to its framework'}"
+            yield Finding("note" if record.reason else "ok", f"platform {record.vendor}", text)
 
 
 def _operators(manager: OpManager, in_framework: bool) -> Iterator[Finding]:
