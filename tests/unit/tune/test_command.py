@@ -6,9 +6,11 @@ from __future__ import annotations
 import json
 
 import pytest
+import torch
 
 from fl_dispatch import load_config
 from fl_dispatch.cli import main
+from fl_dispatch.tune import measure
 
 
 @pytest.fixture(autouse=True)
@@ -57,15 +59,55 @@ def test_a_file_that_is_there_is_not_overwritten_unasked(folder, capsys):
         (["--rounds", "0"], "--rounds: 0 is less than 1"),
         (["--dtypes", "bf61"], "torch has no dtype 'bf61'"),
         (["--for", "graph"], "device time in graphs cannot be measured on cpu; use --for eager"),
-        (["--output", "no/such/file.yaml"], "--output: there is no folder 'no/such'"),
+        (["--output", "no/such/file.yaml"], "--output: there is no folder 'no/such'; make it, or name another file"),
+        (["--output", "."], "--output: '.' is a folder; for example 'fl-tuned.yaml'"),
+        (["--output", "x.svg"], "--output: 'x.svg' is where the picture goes; name the policy, for example 'x.yaml'"),
+        (["--output", "x" * 300], "File name too long; name a file in a folder that you may write to"),
+        (["--output", "/proc/x.yaml"], "--output: cannot write '/proc/x.yaml': No such file or directory; name a file"),
+        (["--device", "nonsense"], "--device: 'nonsense' cannot be used here; there is cpu"),
+        (["--device", "meta"], "--device: 'meta' cannot be used here; there is cpu"),
+        (["--dtypes", "int32"], "--dtypes: 'int32' is no dtype that is measured; known: bfloat16, float16, float32"),
         (["--model", "no-such-model"], "--model: cannot read 'no-such-model': No such file or directory"),
     ],
 )
-def test_mistakes_are_told_before_anything_is_measured(arguments, message, capsys):
+def test_mistakes_are_told_before_anything_is_measured(folder, arguments, message, capsys):
     assert main([*QUICK, *arguments]) == 2
     err = capsys.readouterr().err
     assert message in " ".join(err.split())
     assert "[1/" not in err
+    assert [path.name for path in folder.iterdir()] == ["config.json"]
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
+def test_a_gpu_that_is_not_here_is_told(capsys):
+    assert main(["tune", "--device", "cuda", "--prefix", "FL_DISPATCH_"]) == 2
+    assert "--device: 'cuda' cannot be used here; there is cpu (torch says" in " ".join(capsys.readouterr().err.split())
+
+
+@pytest.mark.parametrize("there", ["c.yaml", "c.svg"])
+def test_neither_the_policy_nor_its_picture_is_overwritten_unasked(folder, capsys, there):
+    (folder / "a.yaml").write_text(FIGURES)
+    (folder / there).write_text("mine")
+    command = ["tune", "--from", "a.yaml", "-o", "c.yaml", "--prefix", "FL_DISPATCH_"]
+    assert main(command) == 2
+    assert f"{there!r} is there already; --force overwrites it" in " ".join(capsys.readouterr().err.split())
+    assert (folder / there).read_text() == "mine"
+    assert len(list(folder.glob("c.*"))) == 1
+    assert main([*command, "--force"]) == 0
+    assert "per_op:" in (folder / "c.yaml").read_text()
+    assert (folder / "c.svg").read_text().startswith("<svg ")
+
+
+def test_an_interruption_is_one_line_and_the_status_of_ctrl_c(folder, capsys, monkeypatch):
+    def interrupted(*args, **kwargs):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(measure, "measure", interrupted)
+    with pytest.raises(SystemExit) as ended:
+        main([*QUICK])
+    assert ended.value.code == 130
+    assert capsys.readouterr().err == "fl-dispatch: interrupted; the policy is not written\n"
+    assert [path.name for path in folder.iterdir()] == ["config.json"]
 
 
 def test_a_configuration_of_something_else_is_refused(folder, capsys):

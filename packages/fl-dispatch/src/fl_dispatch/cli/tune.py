@@ -19,6 +19,8 @@ from fl_dispatch.errors import ConfigError, did_you_mean
 
 _TOKENS = {"cpu": "1,16,128,1024"}
 _DEFAULT_TOKENS = "1,4,16,64,256,1024,4096"
+#: What a model computes in, and torch makes random numbers of.
+_DTYPES = ("bfloat16", "float16", "float32", "float64")
 
 
 def add_parser(subparsers: Any) -> None:
@@ -38,7 +40,7 @@ def add_parser(subparsers: Any) -> None:
         metavar="FILE.yaml",
         help="measure nothing: choose anew from the figures in it",
     )
-    parser.add_argument("--force", action="store_true", help="overwrite the file")
+    parser.add_argument("--force", action="store_true", help="overwrite the file and its picture")
     parser.add_argument("--ops", help="operators to measure, by commas (default: all)")
     parser.add_argument("--dtypes", help="by commas; the policy is for the first (default: bfloat16, on a CPU float32)")
     parser.add_argument(
@@ -66,12 +68,21 @@ def add_parser(subparsers: Any) -> None:
 
 def run(args: argparse.Namespace) -> tuple[str, int]:
     """Carry it out; returns the text to print and the exit code."""
+    try:
+        return _run(args)
+    except KeyboardInterrupt:
+        # Measuring takes minutes, so stopping it is ordinary use; 130 is what a shell makes of Ctrl-C.
+        print("fl-dispatch: interrupted; the policy is not written", file=sys.stderr)
+        raise SystemExit(130) from None
+
+
+def _run(args: argparse.Namespace) -> tuple[str, int]:
     choice, config = settings.read(args)
     from fl_dispatch.manager import OpManager
     from fl_dispatch.native import IMPL_ID
     from fl_dispatch.tune.chart import svg
     from fl_dispatch.tune.choose import Orders, orders
-    from fl_dispatch.tune.policy_file import check_target, content, token
+    from fl_dispatch.tune.policy_file import cannot_write, check_target, content, picture_beside, token
 
     check_target(args.output, args.force)
     manager = OpManager(policy=config.policy)
@@ -90,11 +101,15 @@ def run(args: argparse.Namespace) -> tuple[str, int]:
         # Of a file from elsewhere: an implementation that is not here has a token all the same.
         tokens = {(op_name, f.impl_id): f"impl:{f.impl_id}" for f in figures if f.op_name == op_name} | tokens
         tokens[op_name, IMPL_ID] = IMPL_ID
-    args.output.write_text(content(found, tokens, tuned), encoding="utf-8")
-    picture = args.output.with_suffix(".svg")
     what = "device time in a graph" if purpose == "graph" else "the slower of host and device"
     title = f"{tuned['device']}, {dtype}, {tuned['date']}: {what}"
-    picture.write_text(svg(figures, dtype, purpose, title), encoding="utf-8")
+    policy, drawn = content(found, tokens, tuned), svg(figures, dtype, purpose, title)
+    picture = picture_beside(args.output)
+    try:
+        picture.write_text(drawn, encoding="utf-8")
+        args.output.write_text(policy, encoding="utf-8")
+    except OSError as error:
+        raise cannot_write(args.output, error) from error
     if args.json:
         return as_json({"policy": str(args.output), "picture": str(picture), "orders": found}), 0
     rows = [(op_name, bound, order) for op_name, each in found.items() for bound, order in _rows(each)]
@@ -110,7 +125,7 @@ def _measured(args: argparse.Namespace, manager: Any, prefix: str) -> dict[str, 
     from fl_dispatch.tune.measure import measure
     from fl_dispatch.tune.workloads import MEASURED, ModelShape
 
-    device = args.device.partition(":")[0] if args.device else manager.device_type
+    device = _device(args.device) if args.device else manager.device_type
     operators = _names(args.ops, MEASURED, "--ops") if args.ops else MEASURED
     dtypes = _dtypes(args.dtypes or ("float32" if device == "cpu" else "bfloat16"))
     counts = _numbers(args.tokens or _TOKENS.get(device, _DEFAULT_TOKENS))
@@ -161,8 +176,27 @@ def _read(args: argparse.Namespace) -> dict[str, Any]:
     return tuned
 
 
+def _device(text: str) -> str:
+    """The device type of ``--device``, once something could be put there and read."""
+    import torch
+
+    from fl_dispatch.facts import default_device_type
+
+    try:
+        torch.zeros(1, device=text).item()  # also what "meta" cannot do
+    except Exception as error:  # a probe: torch raises AssertionError, RuntimeError, ImportError and others
+        reason = f"{type(error).__name__}: {error}".splitlines()[0]
+        there = " and ".join(dict.fromkeys(("cpu", default_device_type())))
+        raise ConfigError(f"--device: {text!r} cannot be used here; there is {there} (torch says {reason})") from error
+    return text.partition(":")[0]
+
+
 def _dtypes(text: str) -> list[str]:
-    return [name for word in text.split(",") if (name := dtype_name(word.strip())) is not None]
+    names = [name for word in text.split(",") if (name := dtype_name(word.strip())) is not None]
+    for name in names:
+        if name not in _DTYPES:
+            raise ConfigError(f"--dtypes: {name!r} is no dtype that is measured; known: {', '.join(_DTYPES)}")
+    return names
 
 
 def _rows(order: Any) -> list[tuple[str, str]]:

@@ -68,9 +68,43 @@ def read(path: Path) -> dict[str, Any]:
         raise ConfigError(f"--from: {str(path)!r} was not written by fl-dispatch tune ({error!r})") from error
 
 
+def picture_beside(path: Path) -> Path:
+    """Where the picture of a policy file goes."""
+    return path.with_suffix(".svg")
+
+
 def check_target(path: Path, force: bool) -> None:
-    """Before anything is measured: raise ConfigError where the result could not be written."""
-    if path.exists() and not force:
-        raise ConfigError(f"--output: {str(path)!r} is there already; --force overwrites it")
-    if not path.parent.is_dir():
-        raise ConfigError(f"--output: there is no folder {str(path.parent)!r}")
+    """Before anything is measured: raise ConfigError where the policy or its picture could not be written."""
+    if path.suffix.lower() == ".svg":
+        better = str(path.with_suffix(".yaml"))
+        raise ConfigError(f"--output: {str(path)!r} is where the picture goes; name the policy, for example {better!r}")
+    try:
+        if path.is_dir():
+            raise ConfigError(f"--output: {str(path)!r} is a folder; for example {str(path / 'fl-tuned.yaml')!r}")
+        if not path.parent.is_dir():
+            raise ConfigError(f"--output: there is no folder {str(path.parent)!r}; make it, or name another file")
+        targets = (path, picture_beside(path))
+        for target in targets:
+            if target.exists() and not force:
+                raise ConfigError(f"--output: {str(target)!r} is there already; --force overwrites it")
+        for target in targets:
+            _try_to_write(target)
+    except OSError as error:
+        raise cannot_write(path, error) from error
+
+
+def cannot_write(path: Path, error: OSError) -> ConfigError:
+    """What to raise where writing the policy or its picture failed."""
+    file = str(error.filename or path)
+    return ConfigError(
+        f"--output: cannot write {file!r}: {error.strerror}; name a file in a folder that you may write to"
+    )
+
+
+def _try_to_write(target: Path) -> None:
+    """Raises OSError. Leaves what is there as it is: permissions alone do not tell (a full or read-only disk, root)."""
+    new = not target.exists()
+    with target.open("ab"):
+        pass
+    if new:
+        target.resolve().unlink()
