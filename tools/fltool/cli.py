@@ -12,7 +12,7 @@ from fltool.demo import run_demo
 from fltool.environments import ENVIRONMENTS, ensure, named
 from fltool.matrix import run_matrix
 from fltool.model import ensure_model
-from fltool.paths import ROOT, relative
+from fltool.paths import ROOT
 from fltool.process import ToolError
 from fltool.suite import STEP_NAMES, run_suite
 
@@ -78,10 +78,10 @@ def _dispatch(options: argparse.Namespace, passed_on: Sequence[str]) -> int:
         case "env":
             env = named(options.name)
             ensure(env, recreate=options.recreate, wheels=options.wheels)
-            print(f"activate it with: source {relative(env.folder)}/bin/activate")
+            print(f"activate it with: source {os.path.relpath(env.folder)}/bin/activate")
             return 0
         case "model":
-            ensure_model()
+            print(f"model: ready in {os.path.relpath(ensure_model())}")
             return 0
         case "run":
             return _run(options.name, passed_on)

@@ -112,3 +112,19 @@ def test_the_prefix_decides_which_variables_are_read(run, monkeypatch) -> None:
     done = run("explain", "rms_norm", "--prefix", "VLLM_FL_")
     assert "order reference > flagos > vendor" in done.out
     assert done.out.startswith("settings: VLLM_FL_* (asked for with --prefix)")
+
+
+def test_what_a_layer_must_have_is_said_as_there_is_none_here(run, install_vendor) -> None:
+    source = """
+        from fl_dispatch import BackendImplKind, OpImpl
+
+        def rms_norm(obj, x, residual=None):
+            return x
+
+        def register(registry):
+            registry.register(OpImpl("rms_norm", "vendor.rounds", BackendImplKind.VENDOR, rms_norm, vendor="rounds",
+                                     honours={"cast_x_before_out_mul": {False}}))
+        """
+    install_vendor("rounds", source)
+    text = " ".join(run("explain", "rms_norm").out.split())
+    assert "note: vendor.rounds takes only layers with cast_x_before_out_mul=False; the table of a worker shows" in text

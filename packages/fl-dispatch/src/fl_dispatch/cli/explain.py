@@ -10,6 +10,7 @@ from fl_dispatch.adapters import CORE_PREFIX
 from fl_dispatch.cli import settings
 from fl_dispatch.cli.text import as_json, wrapped
 from fl_dispatch.errors import ConfigError, did_you_mean
+from fl_dispatch.types import OpImpl
 
 _SHORT_DTYPES = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32", "fp64": "float64"}
 
@@ -19,8 +20,9 @@ def add_parser(subparsers: Any) -> None:
     parser = subparsers.add_parser(
         "explain",
         help="which implementation an operator would get, and why",
-        description="Decides for one operator as a worker would, shows every candidate with the reason it is taken or "
-        "left, and exits with 1 when nothing may run. Imports the vendors that the settings allow.",
+        description="Decides for one operator as a worker would, as far as that can be said without a layer, shows every "
+        "candidate with the reason it is taken or left, and exits with 1 when nothing may run. Imports the vendors that "
+        "the settings allow.",
     )
     parser.add_argument("operator", metavar="OP", help="an operator, for example rms_norm (`fl-dispatch list` has all)")
     parser.add_argument("--dtype", help="of the input, for example bfloat16 (default: not known, excludes nothing)")
@@ -70,10 +72,21 @@ def run(args: argparse.Namespace) -> tuple[str, int]:
         lines.append(wrapped(head, "", "  "))
         indent = " " * (max((len(c.impl.impl_id) for c in part.candidates), default=0) + 6)
         lines += [wrapped(line, "", max(indent, " " * 30, key=len)) for line in candidates]
+    for candidate in selection.candidates:
+        if candidate.accepted and candidate.impl.honours:
+            lines.append(wrapped(_limits(candidate.impl), "  note: "))
     for record in unused:
         who = f"vendor {record.name} ({record.distribution} {record.version})"
         lines.append(wrapped(f"{who} is {record.status}: {record.reason}", "  note: "))
     return "\n".join(lines), code
+
+
+def _limits(impl: OpImpl) -> str:
+    """What a layer must have, which this command has none of."""
+    wanted = ", ".join(
+        f"{field}={' or '.join(sorted(map(repr, values)))}" for field, values in sorted(impl.honours.items())
+    )
+    return f"{impl.impl_id} takes only layers with {wanted}; the table of a worker shows which of a model's have it"
 
 
 def dtype_name(word: str | None) -> str | None:
