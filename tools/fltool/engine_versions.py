@@ -65,7 +65,7 @@ _TESTS = {
         "not http_server and not planted_wrong",
     ),
     "vllm": (
-        ("tests/vllm/test_layers.py", "tests/vllm/test_serving.py", "tests/vllm/test_compile_cache.py"),
+        ("tests/vllm/test_layers.py", "tests/vllm/test_serving.py"),
         "not (eager_engine and (builtin-http or ours-offline)) and not (compiled_engine and (builtin-offline or ours-http))",
     ),
 }
