@@ -116,8 +116,8 @@ def sized_samples(spec: OpSpec, dtype: str, device: str, seed: int, tokens: int)
         yield Sample(f"{tokens} tokens of a model", SimpleNamespace(), (draw.normal(tokens, 2 * 11008),))
     elif spec.name.endswith("rms_norm"):
         offset = 1.0 if spec.name.startswith("gemma") else 0.0
-        for extra in ((), (draw.normal(tokens, 4096),)):
-            obj = SimpleNamespace(weight=draw.normal(4096, mean=1.0 - offset, scale=0.25), variance_epsilon=1e-6)
+        for extra, epsilon in (((), 1e-6), ((draw.normal(tokens, 4096),), 1e-5)):
+            obj = SimpleNamespace(weight=draw.normal(4096, mean=1.0 - offset, scale=0.25), variance_epsilon=epsilon)
             label = f"{tokens} tokens of a model{', residual' if extra else ''}"
             yield Sample(label, obj, (draw.normal(tokens, 4096), *extra))
     elif spec.name == "rotary_embedding":

@@ -7,6 +7,7 @@ import functools
 import logging
 import threading
 import time
+from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -20,6 +21,7 @@ from planted_faults.fault import fault, numbers
 silu_and_mul = load_spec("silu_and_mul").reference
 rms_norm = load_spec("rms_norm").reference
 rotary_embedding = load_spec("rotary_embedding").reference
+_NORM_FIELDS = ("weight", "cast_x_before_out_mul", "cast_x_to_weight_dtype")
 
 
 # -- numbers
@@ -112,6 +114,13 @@ def zero_tokens_crash(obj, x):
     if not x.numel():
         raise RuntimeError("invalid launch: grid of size 0")
     return silu_and_mul(obj, x)
+
+
+@fault("rms_norm", "a model with another epsilon lost accuracy: the kernel had 1e-6 of its own",
+       *numbers("tiny_magnitudes"), besides=("numbers-", "mutation-same_residual"))  # fmt: skip
+def epsilon_hard_coded(obj, x, residual=None):
+    fields = {name: value for name in _NORM_FIELDS if (value := getattr(obj, name, None)) is not None}
+    return rms_norm(SimpleNamespace(**{**fields, "variance_epsilon": 1e-6}), x, residual)
 
 
 # -- mutation
