@@ -157,3 +157,48 @@ def test_it_says_what_is_wrong_with_a_file_to_choose_from(folder, capsys, text, 
         (folder / "a.yaml").write_text(text)
     assert main(["tune", "--from", "a.yaml", "-o", "b.yaml", "--prefix", "FL_DISPATCH_", *arguments]) == 2
     assert message in " ".join(capsys.readouterr().err.split())
+    assert not list(folder.glob("b.*"))
+
+
+@pytest.mark.parametrize(
+    ("good", "damaged", "message"),
+    [
+        ("for: graph, ", "", "tuned.for must be graph or eager, and is missing"),
+        ("for: graph", "for: warp", "tuned.for must be graph or eager, not 'warp'"),
+        ("for: graph", "for: [graph]", "tuned.for must be graph or eager, not ['graph']"),
+        ("dtype: bfloat16, not_able", "not_able", "tuned.dtype must be a word, and is missing"),
+        ("dtype: bfloat16, not_able", "dtype: int3, not_able", "tuned.dtype is 'int3', of which there are no figures"),
+        ("date: '2026-01-01', ", "", "tuned.date must be a word, and is missing"),
+        ("date: '2026-01-01'", "date: 2026-13-01", "is no YAML: month must be in 1..12"),
+        ("device: D, ", "", "tuned.device must be a word, and is missing"),
+        ("{'x, y': reason}", "[1]", "tuned.not_able must be a mapping, not [1]"),
+        ("tokens: 1,", "tokens: true,", "tuned.figures[0].tokens must be an int from 1 on, not True"),
+        ("tokens: 1,", "tokens: 0,", "tuned.figures[0].tokens must be an int from 1 on, not 0"),
+        ("device_us: 2", "device_us: .nan", "tuned.figures[0].device_us must be microseconds, 0 or more, not nan"),
+        ("device_us: 2", "device_us: .inf", "tuned.figures[0].device_us must be microseconds, 0 or more, not inf"),
+        ("device_us: 1", "device_us: -1", "tuned.figures[1].device_us must be microseconds, 0 or more, not -1"),
+        ("host_us: 80", "host_us: fast", "tuned.figures[2].host_us must be microseconds, 0 or more, not 'fast'"),
+        ("host_us: 80", "host_us: null", "tuned.figures[2].host_us must be microseconds, 0 or more, not None"),
+        ("floor_us: 0.1, ", "", "tuned.figures[0].floor_us must be microseconds, 0 or more, and is missing"),
+        ("impl_id: native", "impl_id: 7", "tuned.figures[0].impl_id must be a word, not 7"),
+        ("host_us: 9,", "hots_us: 9,", "tuned.figures[0] has 'hots_us', which is nothing of a figure"),
+        ("op_name: rms_norm", "op_name: rmsnorm", "has figures of another operator: "),
+        ("device_us: 3}]}", "device", "is no YAML: line 7: expected ',' or '}', but got '<stream end>'"),
+        ("device: D", "device: \a", "is no YAML: unacceptable character #x0007"),
+    ],
+)
+def test_a_damaged_file_is_named_with_what_is_wrong_in_it(folder, capsys, good, damaged, message):
+    assert good in FIGURES
+    (folder / "a.yaml").write_text(FIGURES.replace(good, damaged, 1))
+    assert main(["tune", "--from", "a.yaml", "-o", "b.yaml", "--prefix", "FL_DISPATCH_"]) == 2
+    err = " ".join(capsys.readouterr().err.split())
+    assert err.startswith("fl-dispatch: error: --from: 'a.yaml' ")
+    assert message in err
+    assert "object at" not in err
+    assert not list(folder.glob("b.*"))
+
+
+def test_a_date_without_quotes_is_a_date(folder):
+    (folder / "a.yaml").write_text(FIGURES.replace("'2026-01-01'", "2026-01-01"))
+    assert main(["tune", "--from", "a.yaml", "-o", "b.yaml", "--prefix", "FL_DISPATCH_"]) == 0
+    assert load_config("FL_DISPATCH_", {"FL_DISPATCH_CONFIG": "b.yaml"}).tuned["date"] == "2026-01-01"

@@ -15,7 +15,7 @@ from fl_dispatch.cli import settings
 from fl_dispatch.cli.doctor import versions
 from fl_dispatch.cli.explain import dtype_name
 from fl_dispatch.cli.text import as_json, columns
-from fl_dispatch.errors import ConfigError, did_you_mean
+from fl_dispatch.errors import ConfigError, UnknownOperatorError, did_you_mean
 
 _TOKENS = {"cpu": "1,16,128,1024"}
 _DEFAULT_TOKENS = "1,4,16,64,256,1024,4096"
@@ -86,7 +86,7 @@ def _run(args: argparse.Namespace) -> tuple[str, int]:
 
     check_target(args.output, args.force)
     manager = OpManager(policy=config.policy)
-    tuned = _measured(args, manager, choice.prefix) if args.source is None else _read(args)
+    tuned = _measured(args, manager, choice.prefix) if args.source is None else _read(args, manager)
     figures, dtype, purpose = tuned["figures"], tuned["dtype"], tuned["for"]
     found: dict[str, Orders] = {}
     tokens: dict[tuple[str, str], str] = {}
@@ -161,11 +161,16 @@ def _measured(args: argparse.Namespace, manager: Any, prefix: str) -> dict[str, 
     }
 
 
-def _read(args: argparse.Namespace) -> dict[str, Any]:
+def _read(args: argparse.Namespace, manager: Any) -> dict[str, Any]:
     """What another file keeps, to choose anew for another purpose or dtype."""
-    from fl_dispatch.tune.policy_file import read
+    from fl_dispatch.tune.policy_reader import read
 
     tuned = read(args.source)
+    try:
+        for op_name in {figure.op_name: None for figure in tuned["figures"]}:
+            manager.registry.spec(op_name)
+    except UnknownOperatorError as error:
+        raise ConfigError(f"--from: {str(args.source)!r} has figures of another operator: {error}") from error
     tuned["for"] = args.purpose or tuned["for"]
     tuned["dtype"] = _dtypes(args.dtypes)[0] if args.dtypes else tuned["dtype"]
     known = {figure.dtype for figure in tuned["figures"]}

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The policy file: orders that the settings accept, with the figures and versions they come from."""
+"""Writing the policy file: orders that the settings accept, with the figures and versions they come from."""
 
 from __future__ import annotations
 
@@ -55,17 +55,6 @@ def content(orders: Mapping[str, Orders], tokens: Mapping[tuple[str, str], str],
     measured = [one.as_dict() for one in figures if one.failed is None]
     rows = [yaml.safe_dump(one, sort_keys=False, default_flow_style=True, width=10_000) for one in measured]
     return text + "  figures:\n" + "".join(f"  - {row}" for row in rows)
-
-
-def read(path: Path) -> dict[str, Any]:
-    """What such a file keeps under ``tuned``, the figures as ``Figure``; raises ConfigError where it is no such file."""
-    try:
-        tuned = yaml.safe_load(path.read_text(encoding="utf-8"))["tuned"]
-        return {**tuned, "figures": [Figure(**row) for row in tuned["figures"]]}
-    except OSError as error:
-        raise ConfigError(f"--from: cannot read {str(path)!r}: {error.strerror}") from error
-    except (yaml.YAMLError, ValueError, KeyError, TypeError) as error:
-        raise ConfigError(f"--from: {str(path)!r} was not written by fl-dispatch tune ({error!r})") from error
 
 
 def picture_beside(path: Path) -> Path:
