@@ -9,7 +9,8 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from fl_dispatch import Device, DevicePlatform
+from fl_dispatch import Device, DevicePlatform, Vendor, platforms
+from fl_dispatch.policy import SelectionPolicy
 
 
 def device(**facts) -> Device:
@@ -77,3 +78,13 @@ def test_a_uuid_comes_from_the_module_or_tells_devices_of_a_host_apart(module):
     assert device().uuid(0) != device().uuid(1)
     module.get_device_properties = lambda index: SimpleNamespace(uuid="GPU-7")
     assert device().uuid() == "GPU-7"
+
+
+def test_an_answer_without_a_truth_value_is_the_reason_why_a_device_is_not_usable(monkeypatch):
+    facts = DevicePlatform("acme", lambda: torch.ones(2), "accl")
+    monkeypatch.setattr(platforms, "installed_vendors", lambda: {"acme": SimpleNamespace(dist=None)})
+    monkeypatch.setattr(platforms, "load_vendor", lambda point: Vendor("acme", print, platform=facts))
+    (record,) = platforms.device_platforms(SelectionPolicy())
+    assert not record.usable
+    assert record.platform is facts
+    assert record.reason.startswith("RuntimeError: Boolean value of Tensor with more than one value is ambiguous")

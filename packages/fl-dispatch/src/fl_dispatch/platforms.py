@@ -48,7 +48,7 @@ def device_platforms(policy: SelectionPolicy) -> tuple[PlatformRecord, ...]:
         facts = None
         try:
             facts = load_vendor(point).platform
-            present = facts is not None and facts.present()
+            reason = _absence(facts)
         except RegistrationError as error:
             records.append(PlatformRecord(*source, facts, str(error)))
             continue
@@ -57,11 +57,15 @@ def device_platforms(policy: SelectionPolicy) -> tuple[PlatformRecord, ...]:
         except BaseException as error:  # noqa: BLE001  (a probe of a vendor, which may raise anything; the reason is kept)
             records.append(PlatformRecord(*source, facts, f"{type(error).__name__}: {error}".splitlines()[0]))
             continue
-        if facts is None:
-            reason = "gives no facts about a device"
-        elif isinstance(present, str) and present:
-            reason = present
-        else:
-            reason = "" if present else "its device is not here"
         records.append(PlatformRecord(*source, facts, reason))
     return tuple(records)
+
+
+def _absence(facts: DevicePlatform | None) -> str:
+    """Why the device is not usable here, empty where it is; raises what the vendor's probe, or the truth of its answer, does."""
+    if facts is None:
+        return "gives no facts about a device"
+    present = facts.present()
+    if isinstance(present, str) and present:
+        return present
+    return "" if present else "its device is not here"
