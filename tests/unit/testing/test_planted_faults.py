@@ -129,6 +129,7 @@ def test_a_wrong_number_is_shown_with_everything_to_find_it(run: Run) -> None:
         ("another_result_every_time", "determinism-float32", "with the same input gave other bits"),
         ("result_not_cast_back", "shapes-real", "returns float32[0, 64]@cpu instead of float16[0, 64]@cpu"),
         ("scratch_shared_by_threads", "threads", "gave other bits than the same call alone"),
+        ("works_only_in_the_main_thread", "threads", "call 1 of a thread failed with AttributeError: 'NoneType'"),
         ("logs_while_tracing", "compile", "torch.compile raised Unsupported"),
         ("reads_back_to_the_host", "capture-host_reads", "reads values back to the host: aten::_local_scalar_dense"),
         ("thread_made_at_import", "processes-fork", "after fork: raised TimeoutError: the worker thread"),

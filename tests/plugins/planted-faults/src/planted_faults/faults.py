@@ -246,6 +246,12 @@ def scratch_shared_by_threads(obj, x):
     return scratch * up
 
 
+@fault("silu_and_mul", "an engine that runs the model in a thread got nothing: only the main thread was served",
+       "threads")  # fmt: skip
+def works_only_in_the_main_thread(obj, x):
+    return silu_and_mul(obj, x) if threading.current_thread() is threading.main_thread() else None
+
+
 # -- compile and graphs
 
 _log = logging.getLogger("planted_faults")

@@ -6,6 +6,7 @@ from __future__ import annotations
 import dataclasses
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from functools import partial
 
@@ -17,6 +18,8 @@ from fl_dispatch.testing.case import Case, CheckFailed, Figures, NotApplicable, 
 
 _RUNS = 5
 _CALLS_A_THREAD = 40
+#: Seconds that both threads together may take. Longer is a hang.
+_TIMEOUT = 120.0
 
 
 def cases(target: Target) -> Iterator[Case]:
@@ -67,6 +70,8 @@ def _threads(target: Target) -> Figures:
     right = [[_kept(run(target, copied(sample)[0], dtype)) for sample in own] for own in inputs]
     failures: list[CheckFailed] = []
     together = threading.Barrier(2)
+    at: list[tuple[int, Sample | None]] = [(0, None), (0, None)]
+    finished: set[int] = set()
 
     def work(mine: int) -> None:
         try:
@@ -74,30 +79,57 @@ def _threads(target: Target) -> Figures:
                 for number in range(_CALLS_A_THREAD):
                     index = -1 - number % len(inputs[mine])
                     sample = inputs[mine][index]
+                    at[mine] = number + 1, sample
                     given, _ = copied(sample)
-                    together.wait(timeout=60)
+                    together.wait(timeout=_TIMEOUT)
                     if not _equal(right[mine][index], run(target, given, dtype)):
                         raise CheckFailed(
                             f"call {number + 1} of a thread gave other bits than the same call alone",
                             described(sample, dtype),
                             {"hint": "look for state that calls share: scratch buffers, caches, the current stream"},
                         )
+            finished.add(mine)
+        except threading.BrokenBarrierError:
+            return  # the other one has failed, or hangs
         except CheckFailed as error:
             failures.append(error)
             together.abort()
-        except threading.BrokenBarrierError:
-            return  # the other one has failed
+        except BaseException as error:  # noqa: BLE001  (a thread has no caller: what is not kept here is lost)
+            failures.append(_failed_in_thread(error, at[mine], dtype))
+            together.abort()
 
     interval = sys.getswitchinterval()
     sys.setswitchinterval(1e-5)
     try:
-        threads = [threading.Thread(target=work, args=(mine,)) for mine in (0, 1)]
+        # Daemons: one that hangs must not keep the process from ending.
+        threads = [threading.Thread(target=work, args=(mine,), daemon=True) for mine in (0, 1)]
         for thread in threads:
             thread.start()
+        end = time.monotonic() + _TIMEOUT
         for thread in threads:
-            thread.join()
+            thread.join(max(0.0, end - time.monotonic()))
     finally:
         sys.setswitchinterval(interval)
     if failures:
         raise failures[0]
+    if len(finished) < len(threads):
+        together.abort()
+        # The other one waits for it, at a later call or at the same.
+        number, hung = min((at[mine] for mine in (0, 1) if mine not in finished), key=lambda place: place[0])
+        raise CheckFailed(
+            f"hung: call {number} of a thread was still not back {_TIMEOUT:g} s after both threads had begun",
+            described(hung, dtype) if hung else None,
+            {"hint": "look for locks, queues and streams that only the main thread serves"},
+        )
     return {"calls": 2 * _CALLS_A_THREAD}
+
+
+def _failed_in_thread(error: BaseException, at: tuple[int, Sample | None], dtype: str) -> CheckFailed:
+    number, sample = at
+    failed = CheckFailed(
+        f"call {number} of a thread failed with {type(error).__name__}: {error}",
+        described(sample, dtype) if sample else None,
+        {"hint": "the same call works in the main thread; engines call operators from threads of their own"},
+    )
+    failed.__cause__ = error
+    return failed
