@@ -88,3 +88,37 @@ def test_an_answer_without_a_truth_value_is_the_reason_why_a_device_is_not_usabl
     assert not record.usable
     assert record.platform is facts
     assert record.reason.startswith("RuntimeError: Boolean value of Tensor with more than one value is ambiguous")
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "wanted"),
+    [
+        ("quantization", "fp8", "a tuple of names, such as ('fp8',), not 'fp8'"),
+        ("quantization", ["fp8"], "a tuple of names, such as ('fp8',), not ['fp8']"),
+        ("quantization", (8,), "a tuple of names, such as ('fp8',), not (8,)"),
+        ("graphs", "no", "True or False, not 'no'"),
+        ("fp8", None, "True or False, not None"),
+        ("pin_memory", 1, "True or False, not 1"),
+        ("piecewise_graphs", [], "True or False, not []"),
+        ("triton", "yes", "True or False, not 'yes'"),
+        ("classes", ["vllm.worker"], "a mapping from names, not ['vllm.worker']"),
+        ("server_args", None, "a mapping from names, not None"),
+        ("server_args", {1: 2}, "a mapping from names, not {1: 2}"),
+        ("torch_module", None, "a string, not None"),
+        ("compile_backend", print, "a string, not <built-in function print>"),
+        ("attention_backend", None, "a string, not None"),
+        ("native_forward", 7, "a string, not 7"),
+        ("profiler_activity", b"CPU", "a string, not b'CPU'"),
+    ],
+)
+def test_a_fact_of_another_type_is_refused_with_its_field_and_value(field, value, wanted):
+    with pytest.raises(TypeError) as error:
+        device(**{field: value})
+    assert str(error.value) == f"DevicePlatform(acme): {field} must be {wanted}"
+
+
+@pytest.mark.parametrize("name", [dict, "Worker", "a..b", "a.b c", ".b", None])
+def test_a_class_is_given_by_its_dotted_name(name):
+    with pytest.raises(TypeError) as error:
+        device(classes={"vllm.worker": name})
+    assert str(error.value) == f"DevicePlatform(acme): classes['vllm.worker'] must be a dotted name, not {name!r}"

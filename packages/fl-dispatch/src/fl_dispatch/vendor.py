@@ -80,18 +80,34 @@ class DevicePlatform:
             value = getattr(self, name)
             if not isinstance(value, str) or not value:
                 raise TypeError(f"DevicePlatform: {name} must be a non-empty string, not {value!r}")
+        # Each of these is taken somewhere as its type allows: "no" is true, and the letters of "fp8" are three methods.
         if not callable(self.present):
-            raise TypeError(f"DevicePlatform({self.device_type}): present must be a function, not {self.present!r}")
+            raise self._fault("present", "a function")
         for name in ("setup", "device_name", "device_capability", "memory"):
-            value = getattr(self, name)
-            if value is not None and not callable(value):
-                raise TypeError(f"DevicePlatform({self.device_type}): {name} must be a function or None, not {value!r}")
+            if getattr(self, name) is not None and not callable(getattr(self, name)):
+                raise self._fault(name, "a function or None")
+        for name in ("pin_memory", "graphs", "piecewise_graphs", "triton", "fp8"):
+            if not isinstance(getattr(self, name), bool):
+                raise self._fault(name, "True or False")
+        for name in ("torch_module", "compile_backend", "attention_backend", "native_forward", "profiler_activity"):
+            if not isinstance(getattr(self, name), str):
+                raise self._fault(name, "a string")
+        methods: Any = self.quantization
+        if not isinstance(methods, tuple) or not all(isinstance(one, str) and one for one in methods):
+            raise self._fault("quantization", "a tuple of names, such as ('fp8',)")
+        for name in ("server_args", "classes"):
+            value: Any = getattr(self, name)
+            if not isinstance(value, Mapping) or not all(isinstance(key, str) and key for key in value):
+                raise self._fault(name, "a mapping from names")
         for purpose, dotted in self.classes.items():
-            module, _, attribute = str(dotted).rpartition(".")
-            if not module or not attribute:
+            parts = dotted.split(".") if isinstance(dotted, str) else []
+            if len(parts) < 2 or not all(part.isidentifier() for part in parts):
                 raise TypeError(
                     f"DevicePlatform({self.device_type}): classes[{purpose!r}] must be a dotted name, not {dotted!r}"
                 )
+
+    def _fault(self, name: str, wanted: str) -> TypeError:
+        return TypeError(f"DevicePlatform({self.device_type}): {name} must be {wanted}, not {getattr(self, name)!r}")
 
 
 @dataclass(frozen=True)
