@@ -1,22 +1,35 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Checks on implementations that no vendor can be made of: they would hang."""
+"""Single checks on the reference with something wrong about it."""
 
 from __future__ import annotations
 
 import dataclasses
 import threading
+from collections.abc import Callable
 from typing import Any
 
 import pytest
+import torch
 
-from fl_dispatch.testing.case import CheckFailed
-from fl_dispatch.testing.checks import repeats
+from fl_dispatch.testing.case import CheckFailed, Target
+from fl_dispatch.testing.checks import mutation, repeats
 from fl_dispatch.testing.vendors import find
 
 
-def test_a_call_that_hangs_in_a_thread_fails_with_the_call_and_the_time(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def silu() -> Target:
     (target,) = find("reference", device="cpu", operators=("silu_and_mul",)).targets
-    right, end = target.impl.fn, threading.Event()
+    return target
+
+
+def with_function(target: Target, fn: Callable[..., Any]) -> Target:
+    return dataclasses.replace(target, impl=dataclasses.replace(target.impl, fn=fn))
+
+
+def test_a_call_that_hangs_in_a_thread_fails_with_the_call_and_the_time(
+    silu: Target, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    right, end = silu.impl.fn, threading.Event()
 
     def waits_in_threads(obj: Any, x: Any) -> Any:
         if threading.current_thread() is not threading.main_thread():
@@ -24,13 +37,8 @@ def test_a_call_that_hangs_in_a_thread_fails_with_the_call_and_the_time(monkeypa
         return right(obj, x)
 
     monkeypatch.setattr(repeats, "_TIMEOUT", 0.2)
-    (check,) = (
-        case
-        for case in repeats.cases(
-            dataclasses.replace(target, impl=dataclasses.replace(target.impl, fn=waits_in_threads))
-        )
-        if case.check == "threads"
-    )
+    checks = repeats.cases(with_function(silu, waits_in_threads))
+    check = next(case for case in checks if case.check == "threads")
     try:
         with pytest.raises(CheckFailed) as caught:
             check.run()
@@ -38,3 +46,34 @@ def test_a_call_that_hangs_in_a_thread_fails_with_the_call_and_the_time(monkeypa
         end.set()
     assert str(caught.value) == "hung: call 1 of a thread was still not back 0.2 s after both threads had begun"
     assert "only the main thread serves" in caught.value.details["hint"]
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (
+            lambda: torch.set_default_dtype(torch.float64),
+            "torch's default dtype (torch.float32 became torch.float64)",
+        ),
+        (lambda: torch.set_grad_enabled(True), "the grad mode (False became True)"),
+        (lambda: torch.set_grad_enabled(False), "the grad mode (True became False)"),
+        (lambda: torch.manual_seed(0), "the state of the CPU's random number generator"),
+    ],
+)
+def test_a_call_that_changes_a_setting_of_torch_is_named(
+    silu: Target, change: Callable[[], object], words: str
+) -> None:
+    right, before = silu.impl.fn, torch.get_rng_state()
+
+    def changes(obj: Any, x: Any) -> Any:
+        change()
+        return right(obj, x)
+
+    check = next(case for case in mutation.cases(with_function(silu, changes)) if case.variant == "writes-float16")
+    try:
+        with torch.no_grad(), pytest.raises(CheckFailed) as caught:
+            check.run()
+    finally:
+        torch.set_default_dtype(torch.float32)
+        torch.set_rng_state(before)
+    assert caught.value.problem == f"changed {words}, which the whole process shares"

@@ -117,6 +117,11 @@ def test_a_wrong_number_is_shown_with_everything_to_find_it(run: Run) -> None:
             "mutation-writes",
             "declares that it writes to residual, x, which no call did",
         ),
+        (
+            "seeds_the_global_generator",
+            "mutation-writes",
+            "changed the state of the CPU's random number generator, which the whole process shares",
+        ),
         ("one_output_buffer", "mutation-kept", "each call has to return memory of its own"),
         ("declared_dtype_raises", "limits-accepts-float32", "not implemented for Float"),
         ("predicate_raises", "limits-predicates", "supports() raised AttributeError"),

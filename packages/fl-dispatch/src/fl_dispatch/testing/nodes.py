@@ -57,12 +57,14 @@ class ConformanceItem(pytest.Item):
         """Carry the check out."""
         import torch
 
+        from fl_dispatch.testing.state import TorchState
+
         target = self.case.target
         if target is not None and target.unavailable is not None:
             self.found.update(unavailable=target.unavailable)
             pytest.skip(f"{target.impl.impl_id} cannot be used here: {target.unavailable}")
         # More threads than the small inputs are worth only wait for each other.
-        threads = torch.get_num_threads()
+        threads, state = torch.get_num_threads(), TorchState.now()
         torch.set_num_threads(1)
         try:
             with torch.no_grad():
@@ -72,6 +74,7 @@ class ConformanceItem(pytest.Item):
             pytest.skip(f"{self.case.name}: {reason}")
         finally:
             torch.set_num_threads(threads)
+            state.restore()  # what a vendor changes is for the check that looks at it, not for later ones
 
     def repr_failure(self, excinfo: pytest.ExceptionInfo[BaseException], style: Any = None) -> Any:
         """The message of a failed check in the words of the kit; anything else as pytest shows it."""

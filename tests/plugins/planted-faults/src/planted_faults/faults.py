@@ -158,6 +158,14 @@ def writes_past_the_end(obj, x):
     return silu_and_mul(obj, x)
 
 
+@fault(
+    "silu_and_mul", "all requests sampled the same tokens: the kernel seeded the global generator", "mutation-writes"
+)
+def seeds_the_global_generator(obj, x):
+    torch.manual_seed(0)
+    return silu_and_mul(obj, x)
+
+
 _buffers: dict[Any, torch.Tensor] = {}
 
 
@@ -221,7 +229,7 @@ def reads_a_private_field(obj, x, residual=None):
 
 
 @fault("silu_and_mul", "two runs of one prompt differed at temperature 0", "determinism-float32",
-       besides=("threads", "signature"))  # fmt: skip
+       besides=("threads", "signature", "mutation-writes-float32"))  # fmt: skip
 def another_result_every_time(obj, x):
     out = silu_and_mul(obj, x)
     return out * (1 + 2.0**-20 * torch.rand(())) if out.dtype is torch.float32 else out

@@ -17,9 +17,10 @@ from fl_dispatch.ops.spec import Sample
 from fl_dispatch.testing.calls import GUARD, Memory, Results, copied, described, run, samples_for
 from fl_dispatch.testing.case import Case, CheckFailed, Figures, NotApplicable, Target
 from fl_dispatch.testing.judge import Worst, compare
+from fl_dispatch.testing.state import TorchState
 
 _MEANINGS = {
-    "writes": "writes to the arguments it declares and to nothing else",
+    "writes": "writes to the arguments it declares and to nothing else, and leaves torch's settings alone",
     "aliases": "results share no memory with each other, or with arguments it does not declare",
     "kept": "results of a call are not changed by the next one",
     "same_residual": "arguments that are one and the same tensor do not disturb each other",
@@ -50,7 +51,7 @@ def _writes(target: Target, dtype: str) -> Figures:
     for _, sample in samples_for(target, dtype):
         given, memory = copied(sample)
         fields = set(vars(given.obj))
-        run(target, given, dtype)
+        _run_watched(target, given, dtype, grad=calls % 2 == 1)
         calls += 1
         may = _permitted(target, given)
         named = dict(zip(target.spec.parameters[1:], given.args, strict=False))
@@ -77,6 +78,28 @@ def _writes(target: Target, dtype: str) -> Figures:
             details={"hint": f"leave {' and '.join(never)} out of mutates: failed calls may then be passed on"},
         )
     return {"calls": calls, "written": sorted(written)}
+
+
+def _run_watched(target: Target, given: Sample, dtype: str, *, grad: bool) -> None:
+    """Make the call, in either grad mode, and see that torch's settings survive it."""
+    outside = TorchState.now()
+    try:
+        torch.set_default_dtype(torch.float32)
+        torch.set_grad_enabled(grad)
+        torch.rand(1)  # another state than the last call's, which a vendor that seeds would only set again
+        before = TorchState.now()
+        run(target, given, dtype)
+        changed = before.changed()
+    finally:
+        outside.restore()
+    if changed:
+        raise CheckFailed(
+            f"changed {' and '.join(changed)}, which the whole process shares",
+            described(given, dtype),
+            {
+                "hint": "pass dtype= to torch.empty, take a torch.Generator of your own, use torch.no_grad() as a context"
+            },
+        )
 
 
 def _inside(tensor: torch.Tensor, block: Memory) -> bool:
