@@ -68,6 +68,30 @@ def test_a_record_that_cannot_be_written_is_an_error_before_anything_is_register
     assert gems().calls["neg"] == 0
 
 
+@pytest.mark.parametrize(
+    ("path", "reason"),
+    [
+        (".", "Is a directory"),
+        ("..", "Is a directory"),
+        ("/", "Is a directory"),
+        ("folder", "Is a directory"),
+        ("~nosuchuser/x", "Could not determine home directory."),
+        ("a\0b", "embedded null byte"),
+        ("x" * 300, "File name too long"),
+    ],
+)
+def test_a_path_that_is_no_files_is_told_with_the_setting(tmp_path, monkeypatch, path, reason):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "folder").mkdir()
+    with pytest.raises(ConfigError) as error:
+        AtenRecord(path, where="SGLANG_FL_FLAGOS_RECORD")
+    assert str(error.value) == (
+        f"SGLANG_FL_FLAGOS_RECORD: cannot write the record {path!r}: {reason}; "
+        "give the path of a file in a folder that this process may write to"
+    )
+    assert [found.name for found in tmp_path.iterdir()] == ["folder"]
+
+
 def test_the_report_shows_what_is_replaced_and_what_served(gems, settings, tmp_path):
     config = settings(FLAGOS_ATEN="1", FLAGOS_BLACKLIST="relu", REPORT=str(tmp_path / "report.json"))
     report = Report(OpManager(device_type="cpu"), "test 1", config)

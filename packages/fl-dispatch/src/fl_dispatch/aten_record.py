@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import errno
 import logging
 import os
 import threading
@@ -33,9 +34,9 @@ class AtenRecord:
         if path is not None:
             try:
                 self.path = _new_file(Path(path).expanduser(), rank)
-            except OSError as error:
+            except (OSError, RuntimeError, ValueError) as error:  # the latter two: no such user's home, a zero byte
                 raise ConfigError(
-                    f"{where}: cannot write the record {path!r}: {error.strerror}; "
+                    f"{where}: cannot write the record {path!r}: {getattr(error, 'strerror', None) or error}; "
                     "give the path of a file in a folder that this process may write to"
                 ) from error
 
@@ -62,6 +63,8 @@ class AtenRecord:
 
 def _new_file(base: Path, rank: int) -> Path:
     """A file nobody had before: process ids come again, in containers at every start."""
+    if base.is_dir():  # also ".", "/" and "..", which have no name to put rank and process id into
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(base))
     base.parent.mkdir(parents=True, exist_ok=True)
     number = 1
     while True:
