@@ -12,6 +12,7 @@ import pytest
 from kit import PLUGIN, Run, run_pytest
 
 from fl_dispatch import ConfigError
+from fl_dispatch.testing.report import check_writable
 from fl_dispatch.testing.vendors import find
 
 THREE_LINES = """from fl_dispatch.testing import vendor_conformance
@@ -86,6 +87,25 @@ def test_a_vendor_that_is_not_installed_is_a_usage_error(tmp_path: Path, install
         "no vendor 'my_chp' is installed; there are: my_chip, flagos, reference; did you mean 'my_chip'" in run.output
     )
     assert "INTERNALERROR" not in run.output
+
+
+def test_a_report_that_cannot_be_written_is_a_usage_error_before_the_run(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    for place in (tmp_path, tmp_path / "file" / "report.json"):
+        run = run_pytest(tmp_path, "--fl-vendor", "reference", "--fl-report", str(place))
+        assert run.status == 4
+        assert f"--fl-report {place} cannot be written: " in run.output
+        assert "hint: give the name of a file, such as report.json" in run.output
+        assert "INTERNALERROR" not in run.output
+
+
+def test_trying_the_report_makes_its_folder_and_leaves_files_as_they_are(tmp_path: Path) -> None:
+    old = tmp_path / "sub" / "old.html"
+    check_writable(str(tmp_path / "sub" / "new.json"))
+    old.write_text("kept", encoding="utf-8")
+    check_writable(str(old))
+    assert [path.name for path in (tmp_path / "sub").iterdir()] == ["old.html"]
+    assert old.read_text(encoding="utf-8") == "kept"
 
 
 def test_an_operator_that_does_not_exist_is_named_with_the_closest() -> None:

@@ -7,14 +7,18 @@ import re
 import subprocess
 import sys
 import tomllib
+from importlib.metadata import version
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from kit import Run, run_pytest
 from sample_wheels import install_project
 
 import fl_dispatch
-from fl_dispatch.cli import main
+from fl_dispatch.cli import main, new_vendor
+from fl_dispatch.cli.new_vendor import check_name
+from fl_dispatch.errors import ConfigError
 
 NAME = "acme_npu"
 
@@ -93,10 +97,14 @@ def test_its_code_is_clean(package: Path) -> None:
         ("My-Chip", "'my_chip' would do"),
         ("3d_chip", "a letter first"),
         ("a__b", "single underscores between them, a letter first; 'a_b' would do"),
-        ("torch", "'torch' is taken by Python, PyTorch, an engine or the dispatcher; for example 'torch_chip'"),
-        ("class", "'class' is taken by Python"),
-        ("json", "'json' is taken by Python"),
-        ("flagos", "'flagos' is taken by"),
+        ("a" * 65, "a vendor's name has at most 64 characters, this one 65; shorten it"),
+        ("torch", "'torch' is taken: it would hide or replace the package of that name; for example 'torch_chip'"),
+        ("class", "'class' is taken: Python itself has it; for example 'class_chip'"),
+        ("json", "'json' is taken: Python itself has it"),
+        ("flagos", "'flagos' is taken: in a policy it means something else"),
+        ("cuda", "'cuda' is taken: a vendor package of fl-dispatch's own has it; for example 'cuda_chip'"),
+        ("tests", "'tests' is taken: projects have folders of that name; for example 'tests_chip'"),
+        ("ruff", f"'ruff' is taken: ruff {version('ruff')} is installed, which pip would replace by it"),
     ],
 )
 def test_a_name_that_cannot_be_is_refused(
@@ -106,6 +114,59 @@ def test_a_name_that_cannot_be_is_refused(
     assert main(["new-vendor", name]) == 2
     assert message in " ".join(capsys.readouterr().err.split())
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    "name",
+    (
+        *("ascend", "numpy", "yaml", "packaging", "pytest", "setuptools", "test", "src"),
+        *("sglang_fl", "vllm_fl_adapter", "fl_vendor_cuda"),
+    ),
+)
+def test_names_of_others_are_refused_whether_or_not_they_are_installed(name: str) -> None:
+    with pytest.raises(ConfigError, match=f"^'{name}' is taken: .*; for example '{name}_chip'$"):
+        check_name(name)
+
+
+def test_what_can_be_imported_here_is_not_hidden(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    check_name("good_chip")
+    (tmp_path / "good_chip.py").write_text("", encoding="utf-8")
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(ConfigError, match="'good_chip' is taken: this environment has a package of that name, which"):
+        check_name("good_chip")
+
+
+def test_the_name_of_an_installed_vendor_is_refused_with_its_distribution(monkeypatch: pytest.MonkeyPatch) -> None:
+    point = SimpleNamespace(dist=SimpleNamespace(name="acme-kernels", version="2.0"))
+    monkeypatch.setattr(new_vendor, "installed_vendors", lambda: {"good_chip": point})
+    with pytest.raises(ConfigError) as error:
+        check_name("good_chip")
+    assert str(error.value) == (
+        "'good_chip' is taken: acme-kernels 2.0, which is installed, has a vendor of that name; "
+        "for example 'good_chip_chip'"
+    )
+
+
+@pytest.mark.parametrize(
+    ("output", "message"),
+    [
+        ("file", "file exists already; nothing was written"),
+        ("file/new", "Not a directory; name a new folder, where you may write, with --output DIR"),
+        ("dangling", "dangling is a link to nothing; name another folder with --output DIR"),
+        ("dangling/new", "cannot write"),
+        ("x" * 300, "File name too long; name a new folder"),
+        ("/proc/new", "cannot write '/proc/new"),
+    ],
+)
+def test_a_folder_that_cannot_be_written_is_one_error(
+    output: str, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "file").write_text("mine", encoding="utf-8")
+    (tmp_path / "dangling").symlink_to("nowhere")
+    assert main(["new-vendor", "good_chip", "--output", output]) == 2
+    assert message in " ".join(capsys.readouterr().err.split())
+    assert {path.name for path in tmp_path.iterdir()} == {"file", "dangling"}
 
 
 def test_an_existing_folder_is_left_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -43,7 +43,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """With ``--fl-vendor`` and no paths, the vendor's checks are all there is to collect."""
+    """With ``--fl-vendor`` and no paths, the vendor's checks are all there is to collect. A report has to be possible."""
+    if config.getoption("--fl-report") and not hasattr(config, "workerinput"):
+        from fl_dispatch.testing.report import check_writable
+
+        check_writable(config.getoption("--fl-report"))
     if config.getoption("--fl-vendor") and config.args_source is not pytest.Config.ArgsSource.ARGS:
         config.args = []
 

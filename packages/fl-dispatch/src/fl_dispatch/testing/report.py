@@ -21,15 +21,38 @@ _DISTRIBUTIONS = ("fl-dispatch", "torch", "triton", "flag-gems", "sglang-kernel"
 
 def write(file: str, outcomes: Sequence[Mapping[str, Any]], config: pytest.Config) -> tuple[Path, Path]:
     """Write both files and return their paths. A page of FILE ``report.json`` is ``report.html``."""
-    path = Path(file)
-    page = path.with_suffix(".html")
-    if page == path:
-        path = path.with_suffix(".json")
+    path, page = paths(file)
     content = contents(outcomes, config)
-    path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps(content, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
     page.write_text(render(content), encoding="utf-8")
     return path, page
+
+
+def paths(file: str) -> tuple[Path, Path]:
+    """The data and the page."""
+    path = Path(file)
+    page = path.with_suffix(".html")
+    return (path.with_suffix(".json") if page == path else path), page
+
+
+def check_writable(file: str) -> None:
+    """Make the folder of FILE and try both files there, before a long run whose outcome they are to hold.
+
+    Raises:
+        pytest.UsageError: one of them cannot be written.
+    """
+    try:
+        for path in paths(file):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            new = not path.exists()
+            path.open("ab").close()
+            if new:
+                path.unlink()
+    except (OSError, ValueError) as error:  # ValueError: no file name at all
+        raise pytest.UsageError(
+            f"--fl-report {file} cannot be written: {error}; "
+            "hint: give the name of a file, such as report.json, in a folder that you may write to"
+        ) from error
 
 
 def contents(outcomes: Sequence[Mapping[str, Any]], config: pytest.Config) -> dict[str, Any]:

@@ -40,8 +40,13 @@ class Summary:
         if target:
             from fl_dispatch.testing.report import write
 
-            written = write(target, list(self.outcomes.values()), config)
-            self._say(f"fl-dispatch: report in {' and '.join(map(str, written))}")
+            try:
+                written = write(target, list(self.outcomes.values()), config)
+            except OSError as error:  # the disk is full, the folder is gone: what was found is still said
+                session.exitstatus = pytest.ExitCode.TESTS_FAILED
+                self._say(f"fl-dispatch: no report: {target} cannot be written: {error}", red=True)
+            else:
+                self._say(f"fl-dispatch: report in {' and '.join(map(str, written))}")
 
     def _anything_ran(self, vendor: str) -> bool:
         """False, and said with the reasons, where every implementation of a vendor that was to be checked is unavailable."""
