@@ -113,6 +113,22 @@ def test_an_operator_that_does_not_exist_is_named_with_the_closest() -> None:
         find("reference", operators=("rmsnorm",))
 
 
+def test_an_operator_that_the_vendor_does_not_have_is_a_usage_error_with_those_it_has(
+    tmp_path: Path, installed: Installed
+) -> None:
+    words = "vendor my_chip has no implementation of gelu_and_mul, so there is nothing to check; it has: "
+    words += "rms_norm, rotary_embedding, silu_and_mul; hint: "
+    path = (installed("my-chip"),)
+    run = run_pytest(tmp_path, "--fl-vendor", "my_chip", "--fl-operator", "gelu_and_mul", path=path)
+    assert run.status == 4
+    assert words in run.output
+    lines = THREE_LINES.replace('"my_chip"', '"my_chip", operators=["rms_norm", "gelu_and_mul"]')
+    (tmp_path / "test_conformance.py").write_text(lines, encoding="utf-8")
+    run = run_pytest(tmp_path, path=path)
+    assert run.status not in (0, 5)
+    assert words in run.output
+
+
 def test_the_line_to_reproduce_a_failure_does(tmp_path: Path, installed: Installed) -> None:
     path = (installed("wrong-numbers"),)
     arguments = ("--fl-vendor", "wrong_numbers", "--fl-seed", "7", "-q")

@@ -124,6 +124,7 @@ def test_a_wrong_number_is_shown_with_everything_to_find_it(run: Run) -> None:
         ),
         ("one_output_buffer", "mutation-kept", "each call has to return memory of its own"),
         ("declared_dtype_raises", "limits-accepts-float32", "not implemented for Float"),
+        ("no_dtype_at_all", "limits-accepts", "declares dtypes=[], none of those that silu_and_mul is checked in"),
         ("predicate_raises", "limits-predicates", "supports() raised AttributeError"),
         ("not_supported_too_late", "limits-accepts", "after it had written to its inputs"),
         (

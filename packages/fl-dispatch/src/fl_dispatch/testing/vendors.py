@@ -89,7 +89,7 @@ def find(
     """Import one vendor and list what it registers.
 
     Raises:
-        ConfigError: no such vendor is installed, or an operator does not exist.
+        ConfigError: no such vendor is installed, an operator does not exist, or the vendor has no implementation of it.
     """
     registry, record = registered(name)
     for operator in operators:
@@ -97,6 +97,15 @@ def find(
             raise ConfigError(f"unknown operator {operator!r}; {did_you_mean(operator, registry.op_names())}")
     found = targets(name, registry, device=device, seed=seed, compile_backend=compile_backend)
     wanted = tuple(target for target in found if not operators or target.spec.name in operators)
+    # Of a package that could not be loaded in full, the check of that says more.
+    if record is None or record.status == "registered":
+        own = sorted({target.spec.name for target in found})
+        for operator in operators:
+            if operator not in own:
+                raise ConfigError(
+                    f"vendor {name} has no implementation of {operator}, so there is nothing to check; "
+                    f"it has: {', '.join(own) or 'none at all'}; hint: leave --fl-operator or operators= out to check all"
+                )
     source = f"{record.distribution} {record.version}" if record else "fl-dispatch"
     return VendorUnderTest(name, record, wanted, source)
 

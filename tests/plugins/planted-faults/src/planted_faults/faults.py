@@ -195,6 +195,12 @@ def declared_dtype_raises(obj, x):
     return silu_and_mul(obj, x)
 
 
+@fault("silu_and_mul", "nothing ever ran it, and its tests were green: its list of dtypes was empty", "limits-accepts",
+       dtypes=set())  # fmt: skip
+def no_dtype_at_all(obj, x):
+    return silu_and_mul(obj, x)
+
+
 def _looks_at_a_missing_name(obj, x):
     return obj.width % 8 == 0
 

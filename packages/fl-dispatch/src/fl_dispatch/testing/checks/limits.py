@@ -25,14 +25,27 @@ from fl_dispatch.testing.managers import Spy, manager_for
 
 
 def cases(target: Target) -> Iterator[Case]:
-    """Three kinds; the first for each declared dtype."""
+    """Three kinds; the first for each declared dtype, and once where that is none."""
+    meaning = "every call that the declared limits admit is served"
+    if target.spec.tolerances and not target.dtypes:
+        yield Case("limits", meaning, partial(_no_dtype, target), "accepts", target)
     for dtype in target.dtypes:
-        meaning = "every call that the declared limits admit is served"
         yield Case("limits", meaning, partial(_accepts, target, dtype), f"accepts-{dtype}", target)
     meaning = "a call outside of the declared limits never reaches the implementation"
     yield Case("limits", meaning, partial(_refuses, target), "refuses", target)
     meaning = "the predicates answer True or a reason, always the same, and touch nothing"
     yield Case("limits", meaning, partial(_predicates, target), "predicates", target)
+
+
+def _no_dtype(target: Target) -> Figures:
+    raise CheckFailed(
+        f"declares dtypes={sorted(target.impl.dtypes or ())}, none of those that {target.spec.name} is checked in, "
+        "so nothing of it was checked",
+        details={
+            "checked": ", ".join(target.spec.tolerances),
+            "hint": "name the dtypes it takes, or leave dtypes out for any; what takes none is better not registered",
+        },
+    )
 
 
 def _accepts(target: Target, dtype: str) -> Figures:
