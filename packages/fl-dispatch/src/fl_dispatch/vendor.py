@@ -96,10 +96,11 @@ class DevicePlatform:
         if not isinstance(methods, tuple) or not all(isinstance(one, str) and one for one in methods):
             raise self._fault("quantization", "a tuple of names, such as ('fp8',)")
         for name in ("server_args", "classes"):
-            value: Any = getattr(self, name)
-            if not isinstance(value, Mapping) or not all(isinstance(key, str) and key for key in value):
+            facts: Any = getattr(self, name)
+            if not isinstance(facts, Mapping) or not all(isinstance(key, str) and key for key in facts):
                 raise self._fault(name, "a mapping from names")
-        for purpose, dotted in self.classes.items():
+        classes: Mapping[str, Any] = self.classes
+        for purpose, dotted in classes.items():
             parts = dotted.split(".") if isinstance(dotted, str) else []
             if len(parts) < 2 or not all(part.isidentifier() for part in parts):
                 raise TypeError(
