@@ -118,10 +118,10 @@ def test_a_name_that_cannot_be_is_refused(
 
 @pytest.mark.parametrize(
     "name",
-    (
+    [
         *("ascend", "numpy", "yaml", "packaging", "pytest", "setuptools", "test", "src"),
         *("sglang_fl", "vllm_fl_adapter", "fl_vendor_cuda"),
-    ),
+    ],
 )
 def test_names_of_others_are_refused_whether_or_not_they_are_installed(name: str) -> None:
     with pytest.raises(ConfigError, match=f"^'{name}' is taken: .*; for example '{name}_chip'$"):

@@ -7,22 +7,38 @@ import argparse
 import keyword
 import re
 import sys
+from importlib.metadata import PackageNotFoundError, version
 from importlib.resources import files
 from importlib.resources.abc import Traversable
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import fl_dispatch
 from fl_dispatch.cli.text import as_json
+from fl_dispatch.compatibility import distribution_of
+from fl_dispatch.discovery import installed_vendors
 from fl_dispatch.errors import ConfigError
 
 _SUFFIX = ".template"
 #: Folders whose names, as they have to be, packaging tools leave out.
 _RENAMED = {"github-workflows": ".github/workflows", "gitignore": ".gitignore"}
-#: Names that mean something else: policy tokens, and packages that a user of the vendor has.
-_TAKEN = frozenset(
-    {"flagos", "vendor", "reference", "native", "impl", "torch", "triton", "sglang", "vllm", "fl_dispatch"}
-)
+#: Longer ones make paths that some file systems do not take.
+_LONGEST = 64
+#: Names that a vendor's package may not have even where nothing of that name is installed, with the reason.
+_TAKEN = {
+    **dict.fromkeys(("flagos", "vendor", "reference", "native", "impl"), "in a policy it means something else"),
+    **dict.fromkeys(("cuda", "ascend"), "a vendor package of fl-dispatch's own has it"),
+    **dict.fromkeys(("build", "dist", "docs", "src", "test", "tests"), "projects have folders of that name"),
+    **dict.fromkeys(
+        (
+            *("fl_dispatch", "sglang_fl", "vllm_fl_adapter", "fl_vendor_cuda", "fl_vendor_ascend", "sglang", "vllm"),
+            *("torch", "torch_npu", "triton", "flag_gems"),
+            *("numpy", "yaml", "packaging", "pip", "pytest", "setuptools", "wheel"),
+        ),
+        "it would hide or replace the package of that name",
+    ),
+}
 
 
 def add_parser(subparsers: Any) -> None:
@@ -46,9 +62,17 @@ def run(args: argparse.Namespace) -> tuple[str, int]:
     """Carry it out; returns the text to print and the exit code."""
     check_name(args.name)
     folder = args.output if args.output is not None else Path(args.name.replace("_", "-"))
-    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise ConfigError(f"{folder} exists already; nothing was written. Name another folder with --output DIR")
-    written = render(args.name, folder)
+    try:
+        if folder.is_symlink() and not folder.exists():
+            raise ConfigError(f"{folder} is a link to nothing; name another folder with --output DIR")
+        if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+            raise ConfigError(f"{folder} exists already; nothing was written. Name another folder with --output DIR")
+        written = render(args.name, folder)
+    except OSError as error:
+        raise ConfigError(
+            f"cannot write {str(error.filename or folder)!r}: {error.strerror}; "
+            "name a new folder, where you may write, with --output DIR"
+        ) from error
     if args.json:
         return as_json({"folder": str(folder), "files": [str(path) for path in written]}), 0
     lines = [f"vendor {args.name} in {folder}", *(f"  {path}" for path in written), "", "next:"]
@@ -70,10 +94,31 @@ def check_name(name: str) -> None:
             f"{name!r} cannot be a vendor's name: it is a Python package's too, so lower-case letters and digits with "
             f"single underscores between them, a letter first{hint}"
         )
-    if keyword.iskeyword(name) or name in sys.stdlib_module_names or name in _TAKEN:
-        raise ConfigError(
-            f"{name!r} is taken by Python, PyTorch, an engine or the dispatcher; for example {name + '_chip'!r}"
-        )
+    if len(name) > _LONGEST:
+        raise ConfigError(f"a vendor's name has at most {_LONGEST} characters, this one {len(name)}; shorten it")
+    reason = _taken(name)
+    if reason is not None:
+        raise ConfigError(f"{name!r} is taken: {reason}; for example {name + '_chip'!r}")
+
+
+def _taken(name: str) -> str | None:
+    """Why a new vendor's package, distribution and entry point may not be named so, or None."""
+    if keyword.iskeyword(name) or name in sys.stdlib_module_names:
+        return "Python itself has it"
+    if name in _TAKEN:
+        return _TAKEN[name]
+    point = installed_vendors().get(name)
+    if point is not None:
+        return f"{' '.join(distribution_of(point))}, which is installed, has a vendor of that name"
+    try:
+        return f"{name} {version(name)} is installed, which pip would replace by it"
+    except PackageNotFoundError:
+        pass
+    try:
+        importable = find_spec(name) is not None
+    except ValueError:  # a module that is loaded and does not say where from
+        importable = True
+    return "this environment has a package of that name, which it would hide" if importable else None
 
 
 def render(name: str, folder: Path) -> list[Path]:
