@@ -68,6 +68,10 @@ def further_samples(
     spec: OpSpec, dtype: str, device: str, seed: int, known: Sequence[tuple[str, Sample]]
 ) -> Iterator[tuple[str, Sample]]:
     """Calls of the families ``model_sizes`` and ``nan_and_inf``."""
+    # Wider than a block that a kernel may take for the whole row.
+    if spec.name != "rotary_embedding":
+        for sample in sized_samples(spec, dtype, device, seed, 3, hidden=8192, width=28672):
+            yield "model_sizes", sample
     for tokens in (1, 16, 256, 8192) if device != "cpu" else (1, 19):
         for sample in sized_samples(spec, dtype, device, seed, tokens):
             yield "model_sizes", sample
@@ -106,20 +110,23 @@ class _DrawnThere(Draw):
         return (z * scale + mean).to(dtype or self.dtype)
 
 
-def sized_samples(spec: OpSpec, dtype: str, device: str, seed: int, tokens: int) -> Iterator[Sample]:
-    """Calls of the sizes of models: hidden size 4096, gated width 11008, 32 + 8 heads of 128 out of one projection.
+def sized_samples(
+    spec: OpSpec, dtype: str, device: str, seed: int, tokens: int, hidden: int = 4096, width: int = 11008
+) -> Iterator[Sample]:
+    """Calls of the sizes of models: hidden size, gated width, 32 + 8 heads of 128 out of one projection.
 
     Normal numbers, clamped to +-4 as the operators' tolerances assume. None for operators of other shapes.
     """
     draw = (Draw if device == "cpu" else _DrawnThere)(getattr(torch, dtype), device, seed)
     if spec.name.endswith("_and_mul"):
-        yield Sample(f"{tokens} tokens of a model", SimpleNamespace(), (draw.normal(tokens, 2 * 11008),))
+        label = f"{tokens} tokens of a model, d={width}"
+        yield Sample(label, SimpleNamespace(), (draw.normal(tokens, 2 * width),))
     elif spec.name.endswith("rms_norm"):
         offset = 1.0 if spec.name.startswith("gemma") else 0.0
-        for extra, epsilon in (((), 1e-6), ((draw.normal(tokens, 4096),), 1e-5)):
-            obj = SimpleNamespace(weight=draw.normal(4096, mean=1.0 - offset, scale=0.25), variance_epsilon=epsilon)
-            label = f"{tokens} tokens of a model{', residual' if extra else ''}"
-            yield Sample(label, obj, (draw.normal(tokens, 4096), *extra))
+        for extra, epsilon in (((), 1e-6), ((draw.normal(tokens, hidden),), 1e-5)):
+            obj = SimpleNamespace(weight=draw.normal(hidden, mean=1.0 - offset, scale=0.25), variance_epsilon=epsilon)
+            label = f"{tokens} tokens of a model, hidden={hidden}{', residual' if extra else ''}"
+            yield Sample(label, obj, (draw.normal(tokens, hidden), *extra))
     elif spec.name == "rotary_embedding":
         for cache_dtype in dict.fromkeys((getattr(torch, dtype), torch.float32)):
             for interleaved in (False, True):

@@ -116,6 +116,14 @@ def zero_tokens_crash(obj, x):
     return silu_and_mul(obj, x)
 
 
+@fault("rms_norm", "a larger model of the same family gave garbage: one block was the whole row",
+       *numbers("model_sizes"))  # fmt: skip
+def one_block_a_row(obj, x, residual=None):
+    result = rms_norm(obj, x, residual)
+    (result if residual is None else result[0])[..., 4096:] = 0
+    return result
+
+
 @fault("rms_norm", "a model with another epsilon lost accuracy: the kernel had 1e-6 of its own",
        *numbers("tiny_magnitudes"), besides=("numbers-", "mutation-same_residual"))  # fmt: skip
 def epsilon_hard_coded(obj, x, residual=None):
