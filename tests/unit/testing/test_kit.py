@@ -143,6 +143,12 @@ def test_the_line_to_reproduce_a_failure_does(tmp_path: Path, installed: Install
     assert again.report is not None
     (check,) = again.report["checks"]
     assert (check["name"], check["details"]) == (first["name"], first["details"])
+    # Of a vendor that has gemma_rms_norm as well, the same line finds one check, too.
+    words = [word.replace("vendor.wrong", "wrong").replace("wrong_numbers", "reference") for word in words]
+    listed = run_pytest(tmp_path, *words, "--collect-only", "-q", path=path, report=False).output
+    assert re.findall(r"^fl-dispatch::.*$", listed, re.MULTILINE) == [
+        "fl-dispatch::rms_norm-reference-numbers-bfloat16-one_token"
+    ]
 
 
 def test_a_run_that_does_not_use_the_kit_is_left_alone(tmp_path: Path) -> None:

@@ -103,7 +103,7 @@ def test_a_wrong_number_is_shown_with_everything_to_find_it(run: Run) -> None:
     assert "times what is allowed" in found["error"]
     assert "because: two roundings" in found["tolerance"]
     name = "silu_and_mul-vendor.fault_tail_left_out-numbers-float16-odd_sizes"
-    assert found["reproduce"] == f"pytest --fl-vendor fault_tail_left_out -k {name}"
+    assert found["reproduce"] == f"pytest --fl-vendor fault_tail_left_out --fl-operator silu_and_mul -k {name}"
 
 
 @pytest.mark.parametrize(

@@ -109,6 +109,8 @@ class ConformanceItem(pytest.Item):
             value = self.config.getoption(option)
             if value != default:
                 words += [option, str(value)]
+        if self.case.target is not None:  # -k alone would find gemma_rms_norm for rms_norm as well
+            words += ["--fl-operator", self.case.target.spec.name]
         return " ".join([*words, "-k", self.case.name])
 
     def reportinfo(self) -> tuple[Any, int | None, str]:
