@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import json
-import socket
 import subprocess
 import sys
 import time
@@ -16,6 +15,7 @@ from typing import Any
 
 import pytest
 from engine import CALLS_PER_FORWARD, REFERENCE, START_TIMEOUT, Run, environment, serve
+from ports import free_port
 
 from fl_dispatch import wait_for_report
 
@@ -67,9 +67,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, Path
     import os
 
     folder = tmp_path_factory.mktemp("server")
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    port = free_port()
     command = [
         sys.executable, "-m", "sglang.launch_server", "--model-path", os.environ["FL_TEST_MODEL"], "--device", "cpu",
         "--dtype", "float32", "--host", "127.0.0.1", "--port", str(port), "--max-total-tokens", "2048",

@@ -6,7 +6,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import socket
 import subprocess
 import sys
 import time
@@ -17,6 +16,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
+
+from ports import free_port
 
 from fl_dispatch import wait_for_report
 
@@ -164,9 +165,7 @@ def serve(
     """``vllm serve`` and an OpenAI client; the report is what the worker wrote while the server was up."""
     folder.mkdir(exist_ok=True)
     name = str(model or os.environ["FL_TEST_MODEL"])
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    port = free_port()
     command = [
         str(Path(sys.executable).parent / "vllm"), "serve", name, "--host", "127.0.0.1", "--port",
         str(port), *(part for key, value in ENGINE.items() for part in (f"--{key.replace('_', '-')}", str(value))),
