@@ -65,8 +65,8 @@ def _cases(draw: Draw, with_residual: bool, offset: float) -> Iterator[Case]:
     # Up to 28000: float16 holds the sum of two, but no square.
     yield case("large magnitudes", 7, 64, scale=7000.0)
     # Mean squares of 2**-26 are far below epsilon, which decides the result: one call with each.
-    for _ in EPSILONS:
-        yield case("tiny magnitudes", 7, 64, scale=2.0**-13)
+    for number in range(len(EPSILONS)):
+        yield case(f"tiny magnitudes{', the next epsilon' * number}", 7, 64, scale=2.0**-13)
 
 
 def _hard_weight_cases(draw: Draw, with_residual: bool, offset: float) -> Iterator[Case]:
