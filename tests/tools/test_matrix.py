@@ -56,6 +56,20 @@ def test_other_versions_go_in_front_of_the_environment(monkeypatch: pytest.Monke
     assert (early[1] / "sgl_kernel" / "kvcacheio.py").is_file()
 
 
+def test_a_version_brings_its_variables_and_what_goes_in_front(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: dict[str, str] = {}
+
+    def run(command: list[str], *, environment: dict[str, str], timeout: float) -> int:
+        seen.update(environment)
+        return 0
+
+    monkeypatch.setattr(engine_versions, "_overlay", lambda version: Path("overlays", version.name))
+    monkeypatch.setattr(matrix, "ensure", lambda env: None)
+    monkeypatch.setattr(matrix, "run_shown", run)
+    matrix.run_version(engine_version("vllm-0.33.0"))
+    assert (seen["VLLM_TARGET_DEVICE"], seen["PYTHONPATH"]) == ("cpu", "overlays/vllm-0.33.0")
+
+
 def test_new_lines_take_their_place_and_the_others_stay() -> None:
     new = {
         name: matrix.row(engine_version(name), Counts(30, failed, 1))

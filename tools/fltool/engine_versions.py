@@ -25,6 +25,7 @@ class EngineVersion:
         base: the environment. One that has just this version needs nothing laid over it.
         distribution: what PyPI calls it.
         stand_in: a folder under tools/stand-ins that goes in front, for a module without which this version does not start.
+        variables: of the environment, (name, value).
         layers_only: its engine does not run on this kind of machine.
         note: what a reader of the table should know.
     """
@@ -34,6 +35,7 @@ class EngineVersion:
     base: str
     distribution: str
     stand_in: str = ""
+    variables: tuple[tuple[str, str], ...] = ()
     layers_only: bool = False
     note: str = ""
 
@@ -96,6 +98,8 @@ ENGINE_VERSIONS = (
         "0.33.0",
         "vllm-0.32",
         "vllm",
+        # It finds no device by itself: the CUDA build looks for a GPU, and only a version with "cpu" in it for a CPU.
+        variables=(("VLLM_TARGET_DEVICE", "cpu"),),
         layers_only=True,
         note="layers only: PyPI has no CPU build; the Python files of the CUDA build ran without its binaries",
     ),

@@ -68,7 +68,7 @@ def run_version(version: EngineVersion, extra: Sequence[str] = ()) -> Counts:
     """Build what is missing and run the version's tests."""
     env = version.environment
     ensure(env)
-    variables = {**pytest_variables(), "PYTHONPATH": ":".join(map(str, version.folders()))}
+    variables = {**pytest_variables(), **dict(version.variables), "PYTHONPATH": ":".join(map(str, version.folders()))}
     REPORTS.mkdir(parents=True, exist_ok=True)
     report = REPORTS / f"matrix-{version.name}.xml"
     report.unlink(missing_ok=True)
