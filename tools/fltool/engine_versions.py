@@ -7,9 +7,9 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-from fltool.environments import Environment, named
-from fltool.paths import ENVS, LOGS, TOOLS, relative
-from fltool.process import ToolError, run_logged, timed
+from fltool.environments import Environment, named, pip
+from fltool.paths import ENVS, TOOLS, relative
+from fltool.process import ToolError, timed
 from fltool.stamps import Stamp, fingerprint, locked
 
 STAND_INS = TOOLS / "stand-ins"
@@ -129,19 +129,10 @@ def _overlay(version: EngineVersion) -> Path:
                 targets.append(str(_vllm_metadata(version.version)))
             for target in targets:
                 with timed(f"{Path(target).name} -> {relative(folder)}"):
-                    _pip_into(version, folder, target)
+                    options = ("--no-deps", "--no-build-isolation", "--upgrade", "--target", str(folder))
+                    pip(version.environment, f"overlay-{version.version}", "install", *options, target)
             stamp.write("complete", wanted)
     return folder
-
-
-def _pip_into(version: EngineVersion, folder: Path, target: str) -> None:
-    command = [str(version.environment.python), "-m", "pip", "install", "--no-deps", "--no-build-isolation"]
-    options = ["--no-input", "--disable-pip-version-check", "--no-compile", "--upgrade", "--root-user-action=ignore"]
-    run_logged(
-        [*command, *options, "--target", str(folder), target],
-        log=LOGS / f"overlay-{version.name}.log",
-        hint=f"does the package index have {target}?",
-    )
 
 
 def _vllm_metadata(version: str) -> Path:

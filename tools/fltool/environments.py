@@ -167,9 +167,9 @@ def _install_requirements(env: Environment) -> None:
         # torch comes first and *with* its dependencies. A CPU build has a few small ones, all of them in the list;
         # a CUDA build brings the nvidia libraries without which it does not import. The list holds both to its pins.
         with timed(f"torch {torch}"):
-            _pip(env, "torch", "install", "-c", str(main), f"torch=={torch}")
+            pip(env, "torch", "install", "-c", str(main), f"torch=={torch}")
     with timed(f"{len(requirements.pins(main, test))} packages of {relative(main)} and {test.name}"):
-        _pip(env, "requirements", "install", "--no-deps", "-r", str(main), "-r", str(test))
+        pip(env, "requirements", "install", "--no-deps", "-r", str(main), "-r", str(test))
 
 
 def _install_extras(env: Environment) -> None:
@@ -198,10 +198,15 @@ def _install_packages(env: Environment, *, wheels: bool) -> None:
 def _pip_local(env: Environment, step: str, targets: Sequence[str]) -> None:
     # Without isolation the build backend of test.txt is used and nothing is fetched; without force-reinstall a package
     # of unchanged version would stay as it was.
-    _pip(env, step, "install", "--no-deps", "--no-build-isolation", "--force-reinstall", *targets)
+    pip(env, step, "install", "--no-deps", "--no-build-isolation", "--force-reinstall", *targets)
 
 
-def _pip(env: Environment, step: str, command: str, *arguments: str) -> None:
+def pip(env: Environment, step: str, command: str, *arguments: str) -> None:
+    """Run pip of the environment quietly, its output in a log named after the step.
+
+    Raises:
+        CommandFailed: it failed.
+    """
     options = ["--no-input", "--disable-pip-version-check", "--progress-bar=off", "--root-user-action=ignore"]
     # Most modules of an engine are never imported here; Python compiles the others when it first imports them.
     options.append("--no-compile")
