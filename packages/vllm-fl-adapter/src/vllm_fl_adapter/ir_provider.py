@@ -7,6 +7,7 @@ vLLM. The interface is there from 0.21 on and announced to go in 0.34, so everyt
 
 # No `from __future__ import annotations` here: vLLM compares our functions' schemas with its own, and reads types.
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -39,8 +40,8 @@ class IrProvider:
 
     def __init__(self, manager: OpManager) -> None:
         self._manager = manager
-        self._sites: dict[str, Site] = {}
-        self._calls: dict[str, Any] = {}
+        #: Where each function is bound, and what it runs there.
+        self._bound: dict[str, tuple[Site, Callable[..., Any]]] = {}
 
     def register(self) -> str | None:
         """Make the provider's name known to vLLM; safe to repeat.
@@ -79,22 +80,21 @@ class IrProvider:
         site = self._manager.bind(
             _OPERATOR, like, label=f"{LABEL}.{name}", accepts=lambda impl: compile_refusal(impl, spec, like)
         )
-        self._sites[name] = site
-        self._calls[name] = compiled_call(site)
+        self._bound[name] = (site, compiled_call(site))
 
-    def _count(self, name: str, x: torch.Tensor) -> None:
-        site = self._sites[name]
-        if torch.compiler.is_compiling() or isinstance(x, torch._subclasses.FakeTensor):
-            site.graphs += 1
-        else:
-            site.calls += 1
+    def _run(self, name: str, weight: torch.Tensor | None, epsilon: float, *tensors: torch.Tensor | None) -> Any:
+        site, call = self._bound[name]
+        if self._manager.counts_calls:
+            traced = torch.compiler.is_compiling() or isinstance(tensors[0], torch._subclasses.FakeTensor)
+            site.graphs += traced
+            site.calls += not traced
+        return call(_Norm(weight, epsilon), *tensors)
 
     def _rms_norm(self) -> Any:
         def rms_norm(
             x: torch.Tensor, weight: torch.Tensor | None, epsilon: float, variance_size: int | None = None
         ) -> torch.Tensor:
-            self._count("rms_norm", x)
-            return self._calls["rms_norm"](_Norm(weight, epsilon), x, None)  # type: ignore[no-any-return]
+            return self._run("rms_norm", weight, epsilon, x, None)  # type: ignore[no-any-return]
 
         return rms_norm
 
@@ -106,8 +106,7 @@ class IrProvider:
             epsilon: float,
             variance_size: int | None = None,
         ) -> tuple[torch.Tensor, torch.Tensor]:
-            self._count("fused_add_rms_norm", x)
-            return self._calls["fused_add_rms_norm"](_Norm(weight, epsilon), x, x_residual)  # type: ignore[no-any-return]
+            return self._run("fused_add_rms_norm", weight, epsilon, x, x_residual)  # type: ignore[no-any-return]
 
         return fused_add_rms_norm
 
