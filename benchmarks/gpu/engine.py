@@ -3,11 +3,14 @@
 
     {"requests": 64, "prompt": 128, "new": 128}
 
+``--eager`` leaves CUDA graphs out, ``--tp 2`` spreads the model over two GPUs.
+
 The answer is a line ``SECONDS 1.234`` on its output: the time of one ``generate`` call on fresh random prompts.
 """
 
 from __future__ import annotations
 
+import argparse
 import json
 import random
 import sys
@@ -38,7 +41,7 @@ CONFIG: dict[str, Any] = {
 }
 
 
-def start(eager: bool) -> Any:
+def start(eager: bool, ranks: int) -> Any:
     """The engine, ready to serve."""
     import sglang
 
@@ -55,6 +58,10 @@ def start(eager: bool) -> Any:
         disable_piecewise_cuda_graph=True,
         disable_cuda_graph=eager,
         cuda_graph_max_bs=64,
+        tp_size=ranks,
+        # SGLang's own all-reduce maps memory of one process into others, and may use NVLink multicast: not every host lets
+        # its guests do that. NCCL does without.
+        disable_custom_all_reduce=ranks > 1,
         disable_radix_cache=True,
         # Several engines share the GPU; none takes more than it needs for the largest job.
         mem_fraction_static=0.5,
@@ -66,7 +73,11 @@ def start(eager: bool) -> Any:
 
 def main() -> None:
     """Serve jobs until the input ends."""
-    engine = start(eager="--eager" in sys.argv)
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--eager", action="store_true")
+    parser.add_argument("--tp", type=int, default=1)
+    arguments = parser.parse_args()
+    engine = start(arguments.eager, arguments.tp)
     numbers = random.Random(7)
     print("READY", flush=True)
     for line in sys.stdin:

@@ -3,7 +3,7 @@
 
     python3 benchmarks/gpu/on_box.py --out DIR [--steps STEP,...] [-- pytest arguments]
 
-Steps: versions, tests, kit, micro, aten, aten-cost, tune, tune-eager, serve.
+Steps: versions, tests, kit, micro, aten, aten-cost, tune, tune-eager, serve, and on a box with two GPUs tp.
 
 It uses the box's own python3 with its torch and pytest, and what ``prepare.py`` put into ``.gpu-parts``. Every step
 runs in a process of its own and to its end; the exit status says whether all of them went well. Where all parts together
@@ -24,7 +24,7 @@ from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
-STEPS = ("versions", "tests", "kit", "micro", "aten", "aten-cost", "tune", "tune-eager", "serve")
+STEPS = ("versions", "tests", "kit", "micro", "aten", "aten-cost", "tune", "tune-eager", "serve", "tp")
 DEFAULT_STEPS = "versions,tests,kit,micro"
 VERSIONS = """
 import sys, torch, triton
@@ -83,7 +83,8 @@ def command(step: str, out: Path, site: Path, own: Path, extra: list[str]) -> li
         return [sys.executable, "-m", "pytest", str(conformance), f"--fl-report={out / 'kit.json'}", *options, *extra]
     if step == "micro":
         return [sys.executable, str(HERE / "micro.py"), "--out", str(out)]
-    return [sys.executable, str(HERE / "serve.py"), "--out", str(out), "--site", str(site), "--own", str(own)]
+    script = HERE / ("tensor_parallel.py" if step == "tp" else "serve.py")
+    return [sys.executable, str(script), "--out", str(out), "--site", str(site), "--own", str(own)]
 
 
 def main() -> int:

@@ -47,12 +47,14 @@ JOBS: dict[str, tuple[dict[str, int], str]] = {
 class Engine:
     """One engine.py in a process of its own, started and ready."""
 
-    def __init__(self, name: str, own: bool, eager: bool, variables: dict[str, str], arguments: Any) -> None:
+    def __init__(
+        self, name: str, own: bool, eager: bool, variables: dict[str, str], arguments: Any, *options: str
+    ) -> None:
         self.name = name
         folders = [str(arguments.own)] if own else []
         environ = {**os.environ, **variables, "PYTHONPATH": os.pathsep.join([*folders, str(arguments.site)])}
         self.log = arguments.out / f"engine-{name.replace(', ', '-')}.log"
-        command = [sys.executable, str(HERE / "engine.py"), *(["--eager"] if eager else [])]
+        command = [sys.executable, str(HERE / "engine.py"), *(["--eager"] if eager else []), *options]
         started = time.monotonic()
         with self.log.open("w", encoding="utf-8") as log:
             self._process = subprocess.Popen(

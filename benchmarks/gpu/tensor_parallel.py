@@ -1,0 +1,111 @@
+# SPDX-License-Identifier: Apache-2.0
+"""SGLang on two GPUs, tensor parallel through NCCL, without and with the dispatcher in every rank.
+
+    python benchmarks/gpu/tensor_parallel.py --site DIR --own DIR --out DIR [--rounds 5] [--ranks 2]
+
+The folders are those of ``serve.py``. Writes ``tp.json`` and ``tp.md``: the rates, native's own spread, and of each rank what
+it ran, from its report. The exit status is 1 when a rank wrote no report or has an operator without a call.
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import json
+import statistics
+import sys
+from pathlib import Path
+from typing import Any
+
+from serve import Engine, measure, table
+
+from fl_dispatch import wait_for_report
+
+#: NVLink multicast off, in NCCL, PyTorch and NVSHMEM: on a host whose GPUs others use too it can do harm.
+NO_MULTICAST = {"NCCL_NVLS_ENABLE": "0", "TORCH_SYMM_MEM_DISABLE_MULTICAST": "1", "NVSHMEM_DISABLE_NVLS": "1"}
+NATIVE, DISPATCHED = "native, tp", "dispatched, tp"
+OPERATORS = {"rms_norm", "rotary_embedding", "silu_and_mul"}
+
+
+def ranks(base: Path, count: int) -> dict[str, list[dict[str, Any]]]:
+    """What each rank's report says it ran: rows of operator, class, layers, calls, implementation; none without a report."""
+    keep = ("operator", "layer_class", "layers", "calls", "implementation")
+    found: dict[str, list[dict[str, Any]]] = {}
+    for rank in range(count):
+        name = f"rank {rank}"
+        try:
+            path = base.with_name(f"{base.stem}.rank{rank}{base.suffix}")
+            report = wait_for_report(path, dict.fromkeys(OPERATORS, 1))
+        except TimeoutError as error:
+            print(f"{name}: {error}", flush=True)
+            found[name] = []
+            continue
+        found[f"{name}, process {report['pid']}"] = [
+            {key: row[key] for key in keep} for row in report["operators"] if row["calls"] and report["rank"] == rank
+        ]
+    return found
+
+
+def spread(rates: dict[str, dict[str, list[float]]]) -> dict[str, float]:
+    """Standard deviation of native's rates over the rounds, as a part of their mean, by job."""
+    native = {job: by_engine[NATIVE] for job, by_engine in rates.items()}
+    return {job: statistics.stdev(values) / statistics.mean(values) for job, values in native.items()}
+
+
+def page(result: dict[str, Any]) -> str:
+    """The table of ``serve.py`` with native's spread and the ranks' reports."""
+    lines = [f"- {job}: {part:.1%}" for job, part in result["spread"].items()]
+    lines = [table(result), "Native's own spread, standard deviation over the rounds:", "", *lines, ""]
+    for rank, rows in result["ranks"].items():
+        lines += [
+            f"Dispatched, {rank} (a replayed CUDA graph makes no calls):",
+            "",
+            "| operator | layer class | layers | calls |",
+        ]
+        lines[-1] += " implementation |"
+        lines += ["|---|---|---:|---:|---|", *(f"| {' | '.join(map(str, row.values()))} |" for row in rows), ""]
+    return "\n".join(lines)
+
+
+def main() -> int:
+    """Start both engines, measure in turns, collect the reports."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    for folder in ("site", "own", "out"):
+        parser.add_argument(f"--{folder}", type=Path, required=True)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--ranks", type=int, default=2)
+    arguments = parser.parse_args()
+    arguments.out.mkdir(parents=True, exist_ok=True)
+    report = (arguments.out / "tp-report.json").resolve()
+    for old in arguments.out.glob("tp-report.*"):
+        old.unlink()
+    options = ("--tp", str(arguments.ranks))
+    dispatched = {**NO_MULTICAST, "SGLANG_FL_PREFER": "vendor", "SGLANG_FL_REPORT": str(report)}
+    engines: list[Engine] = []
+    try:
+        engines.append(Engine(NATIVE, False, False, NO_MULTICAST, arguments, *options))
+        engines.append(Engine(DISPATCHED, True, False, dispatched, arguments, *options))
+        rates = measure(engines, arguments.rounds)
+        result: dict[str, Any] = {
+            "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
+            "command": f"python3 benchmarks/gpu/tensor_parallel.py --rounds {arguments.rounds} --ranks {arguments.ranks}",
+            "setting": f"SGLang 0.5.11, Llama of 8B shape with random weights in bfloat16, triton attention, CUDA graphs, "
+            f"tensor parallel over {arguments.ranks} H200s through NCCL; the dispatched engine also counts and writes reports.",
+            "groups": {"tensor parallel": rates},
+            "choices": {},
+            "spread": spread(rates),
+            "ranks": ranks(report, arguments.ranks),
+        }
+        (arguments.out / "tp.json").write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+        (arguments.out / "tp.md").write_text(page(result), encoding="utf-8")
+    finally:
+        for engine in engines:
+            engine.stop()
+    print(page(result))
+    missing = [rank for rank, rows in result["ranks"].items() if {row["operator"] for row in rows} != OPERATORS]
+    print(f"without all operators: {', '.join(missing)}" if missing else "every rank ran every operator")
+    return 1 if missing else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
