@@ -26,12 +26,13 @@ def loaded() -> Any:
     from sglang.srt.plugins import load_plugins
 
     from sglang_fl.plugin import installed
+    from sglang_fl.versions import installed_version, release
 
     load_plugins()
     default_manager().count_calls()
     here = installed()
     assert here is not None
-    if not here.seam.lazy:
+    if release(installed_version()) < (0, 5, 19):
         # These versions ask for the server's arguments while a layer is constructed.
         from sglang.srt.platforms import current_platform
         from sglang.srt.server_args import ServerArgs
