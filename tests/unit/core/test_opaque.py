@@ -176,3 +176,54 @@ def test_an_undecided_site_has_no_compiled_form(manager):
 
     with pytest.raises(SelectionError, match="has not decided yet"):
         compiled_call(Site(manager(), "silu_and_mul"))
+
+
+def test_a_bound_site_that_may_be_compiled_can_be_traced_whatever_it_runs(impl, manager):
+    layer = Norm()
+    vendor = impl(op="rms_norm", run=untraceable(NORM.reference), reads=NORM_FIELDS, mutates=frozenset())
+    here = manager(vendor)
+    site = here.bind("rms_norm", layer)
+    assert site.fn is vendor.fn
+    here.configure(compiled=True)
+    counter = CompileCounter()
+    x = torch.randn(4, 8)
+
+    @torch.compile(backend=counter, fullgraph=True)
+    def compiled(x):
+        fn = site.fn
+        try:
+            return fn(layer, x)
+        except Exception as error:
+            return site.recover(error, layer, x)
+
+    for _ in range(3):
+        assert torch.equal(compiled(x), NORM.reference(layer, x))
+    assert (counter.frame_count, site.graphs) == (1, 1)
+
+
+def test_where_layers_are_compiled_what_cannot_be_in_a_graph_is_passed_over(impl, manager):
+    layer = Norm()
+    closed = impl(op="rms_norm", run=untraceable(lambda obj, x, residual=None: x * 0), mutates=frozenset())
+    here = manager(closed)
+    site = here.bind("rms_norm", layer)
+    assert site.impl is closed
+    here.configure(compiled=True)
+    assert site.impl.impl_id == "reference"
+    (passed,) = site.selection.passed_over
+    assert passed.reason.startswith("does not declare which fields of obj it reads, so it cannot be in a compiled graph")
+    here.configure(compiled=False)
+    assert site.fn is closed.fn
+
+
+def test_what_may_not_be_captured_is_not_chosen_where_graphs_are_captured(impl, manager):
+    eager = impl(op="rms_norm", run=NORM.reference, capture_safe=False)
+    here = manager(eager)
+    site = here.bind("rms_norm", Norm())
+    assert site.impl is eager
+    here.configure(captured=True)
+    assert site.impl.impl_id == "reference"
+    (passed,) = site.selection.passed_over
+    assert passed.reason == "does not declare capture_safe=True, and device graphs are captured here"
+    assert "in device graphs" in site.selection.describe()
+    here.configure(captured=False)
+    assert site.impl is eager

@@ -156,6 +156,13 @@ def test_the_rank_goes_before_the_suffix(report, tmp_path, path, name):
     assert report(path=path).write() == tmp_path / name
 
 
+def test_groups_side_by_side_are_told_apart_in_name_table_and_file(report, tmp_path):
+    one = report(dp_rank=1, rank=2, role="scheduler")
+    assert one.write() == tmp_path / "report.dp1.rank2.json"
+    assert one.table().startswith("fl-dispatch on engine 1.0, scheduler dp 1 rank 2, cpu\n")
+    assert (one.as_dict()["dp_rank"], one.as_dict()["rank"]) == (1, 2)
+
+
 def test_without_a_path_nothing_is_written(report, tmp_path):
     one = report(path=None)
     assert one.write() is None

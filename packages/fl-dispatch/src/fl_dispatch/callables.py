@@ -21,14 +21,25 @@ from fl_dispatch.types import OpImpl
 if TYPE_CHECKING:
     from fl_dispatch.site import Site
 
+_IN_A_GRAPH = (
+    "        if _is_compiling():\n"
+    "            _site.prepare_compiled()\n"
+    "            return _site.compiled({names})\n"
+)
+
 
 def compose(site: Site, impl: OpImpl) -> Callable[..., Any]:
     """The callable for a site: the implementation itself, with only those checks that the decision could not settle."""
     fn = impl.fn
     if site.manager.failures.is_watched(impl):
         fn = _watched(site, impl, fn)
-    if check_for(site, impl) is not None:
+    check = check_for(site, impl)
+    if check is not None:
         fn = _checked(site, impl, fn)
+    if site.manager.compiled and site.obj is not None:
+        reached = (impl, *(() if check is None else failure.after(site, impl)))
+        if not all(one.traceable for one in reached):
+            fn = _compilable(site, fn)
     return _counted(site, fn) if site.manager.counts_calls and site.obj is not None else fn
 
 
@@ -46,11 +57,7 @@ def by_tokens(site: Site) -> Callable[..., Any]:
     *bounded, _ = site.parts
     lines = []
     if site.obj is not None:
-        lines.append(
-            "        if _is_compiling():\n"
-            "            _site.prepare_compiled()\n"
-            "            return _site.compiled({names})\n"
-        )
+        lines.append(_IN_A_GRAPH)
     lines.append(f"        _tokens = {spec.parameters[1]}.shape[0]\n")
     for number, (bound, _) in enumerate(bounded):
         lines.append(f"        {'el' if number else ''}if _tokens <= {bound}:\n            _fn = _part{number}.fn\n")
@@ -73,6 +80,15 @@ def guarded(site: Site, spec: OpSpec) -> Callable[..., Any]:
     function.__doc__ = spec.reference.__doc__
     function.site = site  # type: ignore[attr-defined]  # keeps the site alive as long as its function
     return function
+
+
+def _compilable(site: Site, fn: Callable[..., Any]) -> Callable[..., Any]:
+    """Where a trace meets what it cannot look into: in a graph under compilation an opaque operator is called instead."""
+    from torch.compiler import is_dynamo_compiling
+
+    spec = site.manager.registry.spec(site.op_name)
+    body = f"{_IN_A_GRAPH}        return _fn({{names}})\n"
+    return _compiled(spec, body, _is_compiling=is_dynamo_compiling, _site=site, _fn=fn)
 
 
 def _counted(site: Site, fn: Callable[..., Any]) -> Callable[..., Any]:

@@ -49,10 +49,10 @@ def device_name(device_type: str) -> str:
     return platform.processor() or platform.machine()
 
 
-def facts_for(device_type: str | None, dtype: str | None = None) -> DeviceFacts:
+def facts_for(device_type: str | None, dtype: str | None = None, captured: bool = False) -> DeviceFacts:
     """All that is known about one device type; this process's own when None."""
     kind = device_type or default_device_type()
-    return DeviceFacts(kind, architecture(kind), dtype)
+    return DeviceFacts(kind, architecture(kind), dtype, captured)
 
 
 class Availability:

@@ -57,6 +57,7 @@ class OpManager:
         self._policy_checked = False
         self._policy_source = policy_source
         self._device_type = device_type
+        self._captured = self._compiled = False
         self._sites = SiteTable(self)
         self._shared = self._sites.shared
         self._contexts = PolicyContexts(self, self._shared)
@@ -94,6 +95,11 @@ class OpManager:
         return self._device_type or facts.default_device_type()
 
     @property
+    def compiled(self) -> bool:
+        """Whether bound sites may be traced by ``torch.compile``."""
+        return self._compiled
+
+    @property
     def counts_calls(self) -> bool:
         """Whether calls of layers are counted."""
         return self._counts_calls
@@ -105,8 +111,23 @@ class OpManager:
             self._counts_calls = True
             self._redecide()
 
-    def configure(self, *, policy: SelectionPolicy | None = None, device_type: str | None = None) -> None:
+    def configure(
+        self,
+        *,
+        policy: SelectionPolicy | None = None,
+        device_type: str | None = None,
+        captured: bool | None = None,
+        compiled: bool | None = None,
+    ) -> None:
         """Change the policy or the device; every site follows at once, and demotions are forgotten.
+
+        Args:
+            policy: the user's wishes; None: as before.
+            device_type: where operators run; None: as before.
+            captured: whether device graphs are captured in this process, so that only implementations that declare
+                ``capture_safe`` are chosen; None: as before (at first, no).
+            compiled: whether ``torch.compile`` may trace bound sites in this process, so that only implementations that
+                can be in a graph are chosen for them; None: as before (at first, no).
 
         Raises:
             UnknownOperatorError: ``policy.per_op`` names an operator that does not exist.
@@ -116,7 +137,7 @@ class OpManager:
         """
         with self.lock:
             self._refuse_if_frozen("the policy")
-            before = (self._policy, self._device_type)
+            before = (self._policy, self._device_type, self._captured, self._compiled)
             if policy is not None:
                 check_operators(policy, self._registry.op_names())
                 if self._discovered:
@@ -124,11 +145,13 @@ class OpManager:
                     check_names(policy, self._registry, self.vendors)
                 self._policy, self._policy_checked = policy, self._discovered
             self._device_type = device_type or self._device_type
+            self._captured = self._captured if captured is None else captured
+            self._compiled = self._compiled if compiled is None else compiled
             streaks = self.failures.reset()
             try:
                 self._redecide()
             except BaseException:
-                self._policy, self._device_type = before
+                self._policy, self._device_type, self._captured, self._compiled = before
                 self.failures.restore(streaks)
                 raise
 
@@ -175,7 +198,7 @@ class OpManager:
         registry = self.registry
         impls = registry.get(op_name)
         spec = registry.spec(op_name)
-        facts_ = facts_ or facts.facts_for(self._device_type)
+        facts_ = facts_ or facts.facts_for(self._device_type, captured=self._captured)
         policy = (policy or self.policy).for_tokens(op_name, tokens)
         rejected: dict[str, str] = {}
         remarks: dict[str, str] = {}
@@ -189,6 +212,10 @@ class OpManager:
             reason = self._availability.reason_against(impl)
             if reason is None and obj is not None:
                 reason = layer_verdict(impl, obj, spec.field_defaults)
+            if reason is None and self._compiled and obj is not None:
+                from fl_dispatch.compiled import compile_refusal  # imports torch
+
+                reason = compile_refusal(impl, spec, obj)
             if reason is None and accepts is not None:
                 reason = accepts(impl)
             demoted = self.failures.demoted_dtypes(impl)
@@ -216,7 +243,7 @@ class OpManager:
         return plan if len({selection.usable for _, selection in plan}) > 1 else plan[-1:]
 
     def _selection_for(self, site: Site, policy: SelectionPolicy) -> Selection:
-        where = facts.facts_for(site.device_type or self._device_type, site.dtype)
+        where = facts.facts_for(site.device_type or self._device_type, site.dtype, self._captured)
         selection = self.select(
             site.op_name, obj=site.obj, facts_=where, policy=policy, accepts=site.accepts, native=site.native
         )

@@ -31,6 +31,7 @@ class Report:
         framework: name and version, for example ``"sglang 0.5.23"``.
         config: the settings in force, shown with their origins.
         rank: of this process in its group; part of the file name.
+        dp_rank: of the group among several data-parallel ones, whose ranks all begin at 0; part of the name where there are.
         role: of this process, for example ``"scheduler"``.
         left: gives (operator, layer class, reason) of each layer that stays with the framework's own method.
     """
@@ -42,6 +43,7 @@ class Report:
         config: Config,
         *,
         rank: int = 0,
+        dp_rank: int | None = None,
         role: str = "worker",
         left: Callable[[], Iterable[tuple[str, str, str]]] = tuple,
     ) -> None:
@@ -49,6 +51,7 @@ class Report:
         self._framework = framework
         self._config = config
         self.rank = rank
+        self.dp_rank = dp_rank
         self.role = role
         self._left = left
         self._facts: dict[str, Any] = {}
@@ -116,6 +119,7 @@ class Report:
             "framework": self._framework,
             "role": self.role,
             "rank": self.rank,
+            "dp_rank": self.dp_rank,
             "pid": os.getpid(),
             "device": self._manager.device_type,
             "counts": "calls (eager mode)",
@@ -135,14 +139,16 @@ class Report:
     # -- file
 
     def path_for(self, path: str) -> Path:
-        """The file of this process: the rank goes before the suffix, ``report.json`` to ``report.rank0.json``."""
+        """The file of this process: the rank goes before the suffix, ``report.json`` to ``report.rank0.json``, or to
+        ``report.dp1.rank0.json``."""
         base = Path(path).expanduser()
         if not base.name or base.is_dir():
             where = self._config.origins.get("report", "report")
             raise ConfigError(
                 f"{where}: {path!r} is a folder; give the path of a file, for example {path.rstrip('/')}/report.json"
             )
-        return base.with_name(f"{base.stem}.rank{self.rank}{base.suffix or '.json'}")
+        replica = "" if self.dp_rank is None else f".dp{self.dp_rank}"
+        return base.with_name(f"{base.stem}{replica}.rank{self.rank}{base.suffix or '.json'}")
 
     def _claim(self, path: str) -> Path:
         """The file of this process, once and for all: where another live process has it, our process id goes into the name."""

@@ -25,7 +25,10 @@ def format_report(report: Mapping[str, Any]) -> str:
     if not counted:
         for line in (head, *body):
             del line[3]
-    title = f"fl-dispatch on {report['framework']}, {report['role']} rank {report['rank']}, {report['device']}"
+    rank = (
+        f"rank {report['rank']}" if report.get("dp_rank") is None else f"dp {report['dp_rank']} rank {report['rank']}"
+    )
+    title = f"fl-dispatch on {report['framework']}, {report['role']} {rank}, {report['device']}"
     aten = _aten_line(report.get("aten"))
     return f"{title}\n{_columns(head, body)}{aten}"
 

@@ -16,15 +16,20 @@ from fl_dispatch.types import OpImpl
 
 @dataclass(frozen=True)
 class DeviceFacts:
-    """What is known about the place an operator will run in; None: not known, so nothing is excluded by it."""
+    """What is known about the place an operator will run in; None: not known, so nothing is excluded by it.
+
+    ``captured``: calls may become part of a captured device graph.
+    """
 
     device_type: str | None = None
     arch: tuple[int, int] | None = None
     dtype: str | None = None
+    captured: bool = False
 
     def __str__(self) -> str:
         arch = f" {self.arch[0]}.{self.arch[1]}" if self.arch else ""
-        return f"{self.device_type or 'any device'}{arch}, {self.dtype or 'any dtype'}"
+        graphs = ", in device graphs" if self.captured else ""
+        return f"{self.device_type or 'any device'}{arch}, {self.dtype or 'any dtype'}{graphs}"
 
 
 @dataclass(frozen=True)
@@ -126,7 +131,12 @@ class Selection:
             "chosen": chosen.impl_id if chosen else None,
             "why": self.why,
             "problem": self.problem,
-            "device": {"type": self.facts.device_type, "arch": self.facts.arch, "dtype": self.facts.dtype},
+            "device": {
+                "type": self.facts.device_type,
+                "arch": self.facts.arch,
+                "dtype": self.facts.dtype,
+                "captured": self.facts.captured,
+            },
             "candidates": [candidate.as_dict() for candidate in self.candidates],
         }
 
@@ -140,6 +150,8 @@ def static_verdict(impl: OpImpl, facts: DeviceFacts) -> str | None:
         return f"needs architecture {'.'.join(map(str, impl.min_arch))} or newer, this is {have}"
     if impl.dtypes is not None and facts.dtype is not None and facts.dtype not in impl.dtypes:
         return f"takes {', '.join(sorted(impl.dtypes))}, not {facts.dtype}"
+    if facts.captured and not impl.capture_safe:
+        return "does not declare capture_safe=True, and device graphs are captured here"
     return None
 
 

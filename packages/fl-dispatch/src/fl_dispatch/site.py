@@ -52,7 +52,7 @@ class Site:
         past_calls: calls counted while another implementation was in effect, by its id.
         parts: where the number of tokens of a call decides: upper bound (None: more than the last) and a site of its own
             for each; ``fn`` picks one of them. Otherwise nothing.
-        compiled: what a graph runs in place of ``fn`` where there are parts; made while it is traced.
+        compiled: what a graph runs in place of ``fn`` where a trace could not look into that; made while it is traced.
         fallbacks: calls another candidate or the framework had to serve, by the id of the one in effect and what served.
     """
 
@@ -156,7 +156,8 @@ class Site:
         return self
 
     def prepare_compiled(self) -> bool:
-        """Make ``compiled``. Dynamo runs this while it traces, as it does ``_settle``."""
+        """Make ``compiled`` for one more graph. Dynamo runs this while it traces, as it does ``_settle``."""
+        self.graphs += 1
         if self.compiled is None:
             from fl_dispatch.compiled import compiled_call
 
