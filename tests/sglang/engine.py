@@ -26,12 +26,14 @@ START_TIMEOUT = 280
 
 @dataclass(frozen=True)
 class Run:
-    """What one engine did. ``report`` is the scheduler process's; None when it never wrote one."""
+    """What one engine did. ``report`` is the first scheduler process's; None when it never wrote one."""
 
     tokens: list[list[int]] | None
     report: dict[str, Any] | None
     log: str
     status: int
+    #: Of every rank that wrote one.
+    reports: tuple[dict[str, Any], ...] = ()
 
     @property
     def equal(self) -> int:
@@ -86,6 +88,7 @@ def serve(
     new_tokens: int = 4,
     counted: Sequence[str] = tuple(CALLS_PER_FORWARD),
     engine: Mapping[str, Any] | None = None,
+    ranks: Sequence[str] = ("rank0",),
 ) -> Run:
     """Start SGLang with our plug-in, generate, shut it down.
 
@@ -97,13 +100,14 @@ def serve(
         new_tokens: at most, a prompt.
         counted: operators whose last counts to wait for; none when nothing is dispatched.
         engine: further arguments of the engine.
+        ranks: what the names of the schedulers' reports end in.
     """
     report = folder / "report.json"
     result = folder / "result.json"
     job = {
         "prompts": [prompt["prompt_ids"] for prompt in REFERENCE["prompts"][:prompts]],
         "new_tokens": new_tokens,
-        "report": str(folder / "report.rank0.json") if counted else "",
+        "reports": [str(folder / f"report.{rank}.json") for rank in ranks] if counted else [],
         "result": str(result),
         "calls_per_forward": {op: CALLS_PER_FORWARD[op] for op in counted},
         "engine": dict(engine or {}),
@@ -121,12 +125,14 @@ def serve(
         timeout=START_TIMEOUT,
         check=False,
     )
-    written = folder / "report.rank0.json"
+    written = [path for rank in ranks if (path := folder / f"report.{rank}.json").exists()]
+    reports = tuple(json.loads(path.read_text(encoding="utf-8")) for path in written)
     return Run(
         tokens=json.loads(result.read_text(encoding="utf-8")) if result.exists() else None,
-        report=json.loads(written.read_text(encoding="utf-8")) if written.exists() else None,
+        report=reports[0] if reports else None,
         log=process.stdout,
         status=process.returncode,
+        reports=reports,
     )
 
 
@@ -136,11 +142,18 @@ def environment(settings: Mapping[str, str], plugins: Sequence[Path] = ()) -> di
     return {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, path)), **settings}
 
 
-def load_in_forks(cases: Mapping[str, tuple[str, str]]) -> dict[str, str]:
-    """For each (variable, value): SGLang's real ``load_plugins`` with it; "loaded", or the message it ended with."""
-    script = Path(__file__).parent / "load_plugins_in_forks.py"
+def load_in_forks(cases: Mapping[str, Mapping[str, Any]], folder: Path) -> dict[str, dict[str, Any]]:
+    """SGLang's real ``load_plugins`` in each case, as told in loader_in_forks.py.
+
+    Args:
+        cases: by name ``variables``; ``before`` and ``after``, folders with plug-ins that come before and after ours; and
+            ``worker``, whether a scheduler is built.
+        folder: scratch folder of the test.
+    """
+    script = Path(__file__).parent / "loader_in_forks.py"
+    (folder / "cases.json").write_text(json.dumps(cases), encoding="utf-8")
     done = subprocess.run(
-        [sys.executable, str(script), json.dumps(cases)],
+        [sys.executable, str(script), str(folder / "cases.json")],
         env=environment({}),
         capture_output=True,
         text=True,
@@ -148,5 +161,5 @@ def load_in_forks(cases: Mapping[str, tuple[str, str]]) -> dict[str, str]:
         check=False,
     )
     assert done.returncode == 0, done.stderr[-4000:]
-    answers: dict[str, str] = json.loads(done.stdout.splitlines()[-1])
+    answers: dict[str, dict[str, Any]] = json.loads(done.stdout.splitlines()[-1])
     return answers

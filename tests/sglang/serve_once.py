@@ -26,13 +26,14 @@ def main() -> None:
         sampling = {"temperature": 0, "max_new_tokens": job["new_tokens"]}
         outputs = [engine.generate(input_ids=prompt, sampling_params=sampling) for prompt in job["prompts"]]
         tokens = [output["output_ids"] for output in outputs]
-        if job["report"]:
+        if job["reports"]:
             from fl_dispatch import wait_for_report
 
-            # The worker is killed at shutdown: let it write its last counts.
+            # The workers are killed at shutdown: let them write their last counts.
             forwards = sum(map(len, tokens))
             calls = {op: per_forward * forwards for op, per_forward in job["calls_per_forward"].items()}
-            wait_for_report(Path(job["report"]), calls, timeout=10)
+            for report in job["reports"]:
+                wait_for_report(Path(report), calls, timeout=10)
         Path(job["result"]).write_text(json.dumps(tokens), encoding="utf-8")
     finally:
         engine.shutdown()

@@ -63,11 +63,13 @@ WRONG_SETTINGS = {
 
 @pytest.fixture(scope="module")
 def refusals(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    """Each wrong setting in a process forked from one that has SGLang's plug-in loader imported; what it ended with."""
+    """Each wrong setting, and a right one, in SGLang's plug-in loader: what it ended with."""
     folder = tmp_path_factory.mktemp("settings")
     (folder / "fl.yaml").write_text("preffer: vendor\n", encoding="utf-8")
-    cases = {name: (key, value.format(folder=folder)) for name, (key, value, _) in WRONG_SETTINGS.items()}
-    return load_in_forks(cases)
+    cases = {name: {key: value.format(folder=folder)} for name, (key, value, _) in WRONG_SETTINGS.items()}
+    cases["right"] = {"SGLANG_FL_PREFER": "reference"}
+    answers = load_in_forks({name: {"variables": variables} for name, variables in cases.items()}, folder)
+    return {name: answer["outcome"] for name, answer in answers.items()}
 
 
 @pytest.mark.parametrize("what", WRONG_SETTINGS)
@@ -76,5 +78,5 @@ def test_wrong_setting_is_refused_by_name_with_a_hint(refusals: dict[str, str], 
     assert WRONG_SETTINGS[what][2] in refusals[what]
 
 
-def test_right_setting_is_not_refused() -> None:
-    assert load_in_forks({"right": ("SGLANG_FL_PREFER", "reference")}) == {"right": "loaded"}
+def test_right_setting_is_not_refused(refusals: dict[str, str]) -> None:
+    assert refusals["right"] == "loaded"
