@@ -1,0 +1,111 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``init_backend`` of both our platforms: what a worker needs before anything of its model is imported.
+
+SGLang calls it once in each worker process and aborts the start when it raises, without another try.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from fl_dispatch import Config, default_manager, load_config
+from sglang_fl.bridges import OPERATOR_ALIASES
+from sglang_fl.diffusion.forwards import Forwards
+from sglang_fl.versions import installed_version, verdict
+
+logger = logging.getLogger("sglang_fl")
+
+PREFIX = "SGLANG_FL_"
+
+
+class BackendError(RuntimeError):
+    """Our platform's set-up failed: names the step, the cause and what to do."""
+
+
+@dataclass
+class Started:
+    """What is in effect in this worker."""
+
+    config: Config
+    forwards: Forwards
+    device_type: str
+    key: str
+    registered: list[str]
+    #: Why every layer stays with SGLang in this process, once that is known; None: they do not.
+    mode: str | None = None
+
+
+_started: Started | None = None
+
+
+def started() -> Started | None:
+    """What ``initialise`` put in effect, or None in a process that is not a worker on our platform."""
+    return _started
+
+
+def initialise(platform: Any, setup: Callable[[], None] | None) -> None:
+    """Read the settings, set the device up, register our forwards.
+
+    Args:
+        platform: tells the device and the key that forwards are registered under.
+        setup: of the vendor's facts.
+
+    Raises:
+        BackendError: one of these failed; the cause is its ``__cause__``.
+    """
+    global _started
+    device = platform.device_type
+    _step(device, "reading the settings", "`fl-dispatch doctor --prefix SGLANG_FL_` checks them", _settings)
+    if setup is not None:
+        hint = "the vendor package's SDK or driver is not usable here; SGLANG_FL_DENY_VENDORS leaves the vendor out"
+        _step(device, f"setup() of the vendor's DevicePlatform ({_name(setup)})", hint, setup)
+    hint = "use a tested version of SGLang, or unset SGLANG_DIFFUSION_PLATFORM_OVERRIDE"
+    _started = _step(device, "registering our forwards", hint, lambda: _register(platform))
+    logger.info(
+        "sglang-fl: SGLang %s diffusion on %s, forwards registered for %s, order %s",
+        installed_version(),
+        device,
+        ", ".join(_started.registered),
+        " > ".join(_started.config.policy.prefer),
+    )
+
+
+def _settings() -> Config:
+    return load_config(PREFIX, operator_aliases=OPERATOR_ALIASES)
+
+
+def _register(platform: Any) -> Started:
+    config = _settings()
+    manager = default_manager()
+    manager.configure(policy=config.policy, device_type=platform.device_type)
+    if config.report is not None:
+        manager.count_calls()
+    warning = verdict(installed_version())
+    if warning is not None:
+        logger.warning("%s", warning)
+    key = platform.get_dispatch_key_name()
+    forwards = Forwards(manager, config, key, _mode)
+    return Started(config, forwards, platform.device_type, key, forwards.register())
+
+
+def _mode() -> str | None:
+    if os.environ.get("SGLANG_ENABLE_DETERMINISTIC_INFERENCE", "").lower() in ("1", "true", "yes", "on"):
+        return "SGLang's deterministic mode fixes the kernels"
+    return _started.mode if _started is not None else None
+
+
+def _step(device: str, what: str, hint: str, action: Callable[[], Any]) -> Any:
+    try:
+        return action()
+    except Exception as error:
+        raise BackendError(
+            f"sglang-fl: the diffusion platform for {device} cannot start, {what} failed: {type(error).__name__}: {error}; {hint}"
+        ) from error
+
+
+def _name(function: Callable[..., Any]) -> str:
+    return f"{getattr(function, '__module__', '')}.{getattr(function, '__qualname__', function)}"

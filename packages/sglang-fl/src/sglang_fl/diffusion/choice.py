@@ -1,0 +1,79 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Whether SGLang Diffusion needs a platform from us, and which. Safe to ask in launchers: nothing is initialised.
+
+SGLang honours registered forwards on an out-of-tree platform alone, and skips the hooks of a distribution whose platform is
+not the selected one. So on a device that it has a platform for, our operators are there only where the user names us.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+
+from fl_dispatch import DevicePlatform, device_platforms, load_config
+
+logger = logging.getLogger("sglang_fl")
+
+#: Our name in both entry-point groups, and the value of ``VARIABLE`` that selects us.
+ENTRY_POINT = "sglang_fl"
+VARIABLE = "SGLANG_DIFFUSION_PLATFORM_OVERRIDE"
+
+#: From the facts of a vendor, for a device that SGLang has no platform for.
+FACTS_PLATFORM = "sglang_fl.diffusion.platform.DispatchPlatform"
+#: SGLang's own for the device, which then honours our operators.
+OWN_PLATFORM = "sglang_fl.diffusion.own_platform.DispatchPlatform"
+
+
+def platform_class_name() -> str | None:
+    """A vendor's device that SGLang does not know is ours by itself; for any other one ``VARIABLE`` has to name us.
+
+    Raises:
+        FLDispatchError: the settings are wrong.
+    """
+    asked = os.environ.get(VARIABLE, "").strip() == ENTRY_POINT
+    facts = device_facts()
+    if facts is not None and not _has_own_platform(facts):
+        beside = None if asked else _other_accelerator(facts)
+        if beside is None:
+            return FACTS_PLATFORM
+        logger.info(
+            "sglang-fl: this machine has a %s device beside the %s; %s=%s takes that",
+            beside,
+            facts.device_type,
+            VARIABLE,
+            ENTRY_POINT,
+        )
+    return OWN_PLATFORM if asked else None
+
+
+def device_facts() -> DevicePlatform | None:
+    """The facts of the first vendor, by name, whose device is here and that the settings allow; None: there is none.
+
+    Raises:
+        FLDispatchError: the settings are wrong.
+    """
+    usable = [record for record in device_platforms(load_config("SGLANG_FL_").policy) if record.usable]
+    if len(usable) > 1:
+        logger.warning(
+            "sglang-fl: several vendors have a device here (%s); taking %s, deny the others with SGLANG_FL_DENY_VENDORS",
+            ", ".join(record.vendor for record in usable),
+            usable[0].vendor,
+        )
+    return usable[0].platform if usable else None
+
+
+def _has_own_platform(facts: DevicePlatform) -> bool:
+    """Whether SGLang has a platform for the accelerator: its code asks for those by name in many places, so that the facts
+    alone would not do. For a CPU they do.
+    """
+    from sglang.multimodal_gen.runtime.platforms import BUILTIN_PLATFORM_NAMES
+
+    return facts.device_type != "cpu" and facts.device_type in BUILTIN_PLATFORM_NAMES
+
+
+def _other_accelerator(facts: DevicePlatform) -> str | None:
+    """Another kind of accelerator that is here as well."""
+    import torch
+
+    accelerator = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
+    return accelerator.type if accelerator is not None and accelerator.type != facts.device_type else None

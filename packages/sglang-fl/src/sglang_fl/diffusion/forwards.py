@@ -1,0 +1,149 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``Forwards``: what we register with SGLang Diffusion, and for each layer our bridge or SGLang's own method with the reason.
+
+``CustomOp`` looks a registered forward up in ``__init__``, by the exact class, when the layer has no field yet. So what is
+registered decides later: once the model is there (``settle_layer``), or on the first call of a layer that is made after that.
+"""
+
+from __future__ import annotations
+
+import importlib
+import weakref
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from fl_dispatch import Config, OpManager, SeamError
+from sglang_fl.bridges.bridge import Bridge
+from sglang_fl.diffusion.bridges import BRIDGES, LEFT
+from sglang_fl.layers import Forward, _method_of, _unbound, tolerant
+from sglang_fl.versions import installed_version
+
+_CUSTOM_OP = "sglang.multimodal_gen.runtime.layers.custom_op"
+
+
+class Forwards:
+    """Registers and binds.
+
+    Args:
+        manager: decides which implementation runs.
+        config: white and black list.
+        key: SGLang's name of the platform's forwards (``get_dispatch_key_name``).
+        mode: a mode of this process in which every layer stays with SGLang, as a reason; None: there is none.
+    """
+
+    def __init__(self, manager: OpManager, config: Config, key: str, mode: Callable[[], str | None] = lambda: None) -> None:
+        self._manager = manager
+        self._config = config
+        self._key = key
+        self._mode = mode
+        self._left: weakref.WeakKeyDictionary[Any, tuple[str, str, str]] = weakref.WeakKeyDictionary()
+
+    def register(self) -> list[str]:
+        """Register a forward for every bridged class and those subclasses that compute the same; returns their names.
+
+        Raises:
+            SeamError: this SGLang lacks one of the classes, or the registration.
+        """
+        custom_op = _find(f"{_CUSTOM_OP}.CustomOp")
+        names = []
+        for bridge in BRIDGES.values():
+            for klass in _family(_find(bridge.layer)):
+                custom_op.register_oot_forward(klass, fn=self._first_call(bridge), platform_key=self._key)
+                names.append(klass.__qualname__)
+        return names
+
+    def _first_call(self, bridge: Bridge) -> Forward:
+        def first_call(layer: Any, *args: Any, **kwargs: Any) -> Any:
+            return self._settle(layer, bridge)(*args, **kwargs)
+
+        first_call.bridge = bridge  # type: ignore[attr-defined]  # how settle_layer knows ours
+        return first_call
+
+    def _settle(self, layer: Any, bridge: Bridge) -> Forward:
+        forward = self._bind(layer, bridge)
+        # Only where the layer still points at us: whoever swapped the method keeps it.
+        if _ours(layer) is not None:
+            layer._forward_method = forward
+        return forward
+
+    def _bind(self, layer: Any, bridge: Bridge) -> Forward:
+        native = self._own_method(layer)
+        op_name = bridge.operator(layer)
+        reason = self._config.takes_over(op_name) or self._mode() or bridge.outside(layer)
+        if reason is not None:
+            self._left[layer] = (op_name, type(layer).__name__, reason)
+            return native
+        own_method = _unbound(native)
+        site = self._manager.bind(op_name, layer, label=type(layer).__name__, native=bridge.standard(own_method))
+        if site.is_native and site.selection is not None:
+            self._left[layer] = (op_name, type(layer).__name__, f"by policy: {site.selection.why}")
+            return native
+        return _method_of(layer, tolerant(bridge, bridge.make(layer, site, own_method), native, site), native)
+
+    def _own_method(self, layer: Any) -> Forward:
+        """What SGLang would run without a registered forward: the layer's method for the key, else the one for any platform."""
+        name = f"forward_{self._key}"
+        base = _find(f"{_CUSTOM_OP}.CustomOp")
+        below = type(layer).__mro__[: type(layer).__mro__.index(base)]
+        return getattr(layer, name if any(name in vars(klass) for klass in below) else "forward_oot")  # type: ignore[no-any-return]
+
+    def settle_layer(self, layer: Any) -> str | None:
+        """Make sure a layer of the model is decided. Returns None, or what is wrong."""
+        bridge = _ours(layer)
+        if bridge is not None:
+            self._settle(layer, bridge)
+            return None
+        base = next((b for b in map(BRIDGES.get, _names(type(layer))) if b is not None), None)
+        current = getattr(layer, "_forward_method", None)
+        if base is None:
+            reason = next((LEFT[name] for name in _names(type(layer)) if name in LEFT), None)
+            if reason is not None:
+                self._left[layer] = ("", type(layer).__name__, reason)
+            return None
+        if layer in self._left or getattr(getattr(current, "__func__", None), "dispatched_by_fl", False):
+            return None
+        own = list(_overridden(type(layer), _find(base.layer)))
+        if own:
+            self._left[layer] = (base.operator(layer), type(layer).__name__, f"overrides {', '.join(own)}")
+        elif getattr(current, "__self__", None) is layer:
+            self._left[layer] = (base.operator(layer), type(layer).__name__, "SGLang pinned its own method in __init__")
+        else:
+            return f"{type(layer).__name__} runs {getattr(current, '__qualname__', current)!r} and not the registered forward"
+        return None
+
+    def left(self) -> list[tuple[str, str, str]]:
+        """(operator, layer class, reason) of every live layer that stays with SGLang."""
+        return list(self._left.values())
+
+
+def _ours(layer: Any) -> Bridge | None:
+    """The bridge of the registered forward that the layer got in ``__init__`` and that has not decided yet."""
+    return getattr(getattr(getattr(layer, "_forward_method", None), "func", None), "bridge", None)
+
+
+def _find(dotted: str) -> Any:
+    module, _, name = dotted.rpartition(".")
+    try:
+        return getattr(importlib.import_module(module), name)
+    except (ImportError, AttributeError) as error:
+        raise SeamError(
+            f"SGLang {installed_version()} has no {dotted}, which our operators are registered for ({error}); "
+            "install a version of SGLang that this sglang-fl was tested with, or a newer sglang-fl"
+        ) from error
+
+
+def _names(klass: type) -> list[str]:
+    return [f"{k.__module__}.{k.__qualname__}" for k in klass.__mro__]
+
+
+def _family(klass: type) -> Iterator[type]:
+    """A class and those of its subclasses so far that override no forward: SGLang looks for the exact class."""
+    yield klass
+    for sub in klass.__subclasses__():
+        if not any(name.startswith("forward") for name in vars(sub)):
+            yield from _family(sub)
+
+
+def _overridden(klass: type, base: type) -> Iterator[str]:
+    for between in klass.__mro__[: klass.__mro__.index(base)]:
+        yield from (f"{between.__name__}.{name}" for name in vars(between) if name.startswith("forward"))

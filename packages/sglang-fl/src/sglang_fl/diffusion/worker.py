@@ -1,0 +1,115 @@
+# SPDX-License-Identifier: Apache-2.0
+"""In a diffusion worker: hooks, and once the pipeline is there, a check of every layer, the table and the report."""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any
+
+from fl_dispatch import Report, SeamError, default_manager, replace_aten
+from sglang_fl.diffusion.backend import Started, started
+from sglang_fl.layers import LayerBinder
+from sglang_fl.seam import find_seam
+from sglang_fl.versions import installed_version
+
+logger = logging.getLogger("sglang_fl")
+
+#: Where a worker has built its device and its pipeline.
+TARGET = "sglang.multimodal_gen.runtime.managers.gpu_worker.GPUWorker.init_device_and_model"
+
+_report: Report | None = None
+_binder: LayerBinder | None = None
+
+
+def register() -> None:
+    """Register our hooks in a worker; in the launcher and in the HTTP server, which run no model, there is nothing to hook.
+
+    Raises what stops the start: SGLang takes the hooks of the selected platform's distribution for a part of the platform.
+    """
+    global _binder
+    here = started()
+    if here is None:
+        return
+    from sglang.multimodal_gen.runtime.platforms.plugins import HookRegistry, HookType
+
+    HookRegistry.register(TARGET, after_init, HookType.AFTER)
+    # Text encoders are made of language-model layers as well. These dispatch elsewhere: at the seam that SGLang's other
+    # runtime has, which only the hooks of this one reach here.
+    seam = find_seam()
+    _binder = LayerBinder(default_manager(), here.config, seam)
+    HookRegistry.register(seam.target, _binder.around_seam, HookType.AROUND)
+
+
+def after_init(result: Any, worker: Any, *args: Any, **kwargs: Any) -> None:
+    """AFTER hook of ``GPUWorker.init_device_and_model``. Raises SeamError or SelectionError, which stops the start-up."""
+    here = started()
+    if here is None:
+        raise SeamError("sglang-fl's diffusion hook ran in a process where its platform was not initialised; reinstall it")
+    here.mode = _compiling(worker.server_args)
+    if here.mode is not None:
+        if here.config.policy.strict:
+            raise SeamError(f"strict, and {here.mode}; leave it out, or turn strict off")
+        logger.warning("sglang-fl: %s: every layer stays with SGLang", here.mode)
+    settle(worker.pipeline, here)
+    replace_aten(here.config, rank=worker.rank)
+    publish(here, worker.rank)
+
+
+def _compiling(server_args: Any) -> str | None:
+    """torch.compile was not tried on the layers as we bind them."""
+    if getattr(server_args, "enable_torch_compile", False):
+        return "--enable-torch-compile compiles SGLang's own methods"
+    return None
+
+
+def settle(pipeline: Any, here: Started) -> None:
+    """Decide every layer of every component now, before the first request and before anything is compiled.
+
+    Raises:
+        SeamError: a layer runs what nobody registered.
+    """
+    problems: Counter[str] = Counter()
+    for layer in _layers(pipeline):
+        problem = here.forwards.settle_layer(layer)
+        if problem is None and _binder is not None and here.mode is None:
+            problem = _binder.settle_layer(layer)
+        if problem is not None:
+            problems[problem] += 1
+    if problems:
+        listed = "; ".join(f"{text} ({count} layers)" for text, count in problems.items())
+        raise SeamError(
+            f"SGLang {installed_version()}: our operators are not in effect: {listed}. Another plug-in may replace them (look "
+            "for other calls of register_oot_forward), or this SGLang looks them up elsewhere"
+        )
+
+
+def _layers(pipeline: Any) -> Iterator[Any]:
+    from torch import nn
+
+    for component in pipeline.modules.values():
+        if isinstance(component, nn.Module):
+            yield from component.modules()
+
+
+def publish(here: Started, rank: int) -> Report:
+    """Print the table and start writing the report file."""
+    global _report
+    if _report is None:
+        _report = Report(
+            default_manager(),
+            f"sglang {installed_version()} diffusion",
+            here.config,
+            rank=rank,
+            role="diffusion worker",
+            left=lambda: [*here.forwards.left(), *(_binder.left() if _binder is not None else [])],
+        )
+        _report.fact("seam", f"CustomOp.register_oot_forward(platform_key={here.key!r})")
+        _report.fact("registered", here.registered)
+        _report.fact("aten", replace_aten(here.config).as_dict)
+    if not _report.rows():
+        logger.warning("no layer of this pipeline is served through fl-dispatch; the table says why")
+    logger.info("\n%s", _report.table())
+    _report.keep_writing()
+    return _report
