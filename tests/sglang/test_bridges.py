@@ -6,13 +6,13 @@ from __future__ import annotations
 import copy
 import gc
 import importlib
-import os
 import pickle
 import weakref
 from typing import Any
 
 import pytest
 import torch
+from real_layers import load, native, norm, rotary, settled
 from torch._dynamo.testing import CompileCounter
 
 from fl_dispatch import SelectionPolicy, default_manager
@@ -23,68 +23,7 @@ pytestmark = pytest.mark.sglang
 @pytest.fixture(scope="module", autouse=True)
 def loaded() -> Any:
     """SGLang's loader has run in this process; what we installed."""
-    from sglang.srt.plugins import load_plugins
-
-    from sglang_fl.plugin import installed
-    from sglang_fl.versions import installed_version, release
-
-    load_plugins()
-    default_manager().count_calls()
-    here = installed()
-    assert here is not None
-    if release(installed_version()) < (0, 5, 19):
-        # These versions ask for the server's arguments while a layer is constructed.
-        from sglang.srt.platforms import current_platform
-        from sglang.srt.server_args import ServerArgs
-
-        current_platform.init_backend()
-        arguments = ServerArgs(model_path=os.environ["FL_TEST_MODEL"], device="cpu")
-        try:
-            from sglang.srt.runtime_context import publish
-        except ImportError:
-            from sglang.srt.server_args import set_global_server_args_for_scheduler
-
-            set_global_server_args_for_scheduler(arguments)
-        else:
-            publish(arguments, role="test")
-    return here
-
-
-def norm(**options: Any) -> Any:
-    from sglang.srt.layers.layernorm import RMSNorm
-
-    layer = RMSNorm(32, eps=1e-5, **options)
-    with torch.no_grad():
-        layer.weight.copy_(torch.rand(32) + 0.5)
-    return layer
-
-
-def rotary(cls: str = "RotaryEmbedding", **options: Any) -> Any:
-    from sglang.srt.layers.rotary_embedding import base
-
-    arguments = {
-        "head_size": 16,
-        "rotary_dim": 16,
-        "max_position_embeddings": 64,
-        "base": 10000,
-        "is_neox_style": True,
-        "dtype": torch.float32,
-    }
-    return getattr(base, cls)(**{**arguments, **options})
-
-
-def settled(loaded: Any, layer: Any) -> Any:
-    """Decide the layer as the worker does after loading; returns its site, or the reason it was left to SGLang."""
-    assert loaded.binder.settle_layer(layer) is None
-    reasons = [left[2] for candidate, left in loaded.binder._left.items() if candidate is layer]
-    if reasons:
-        return reasons[0]
-    (site,) = [site for site in loaded.binder._manager.sites() if site.obj is layer]
-    return site
-
-
-def native(layer: Any, *args: Any, **kwargs: Any) -> Any:
-    return type(layer).forward_native(layer, *args, **kwargs)
+    return load()
 
 
 @pytest.fixture
@@ -259,21 +198,8 @@ def test_deep_copy_of_a_layer_computes_with_its_own_weight(loaded: Any, x: torch
         assert torch.equal(twin(x), native(twin, x))
 
 
-def test_torch_compile_mode_uses_sglangs_native_method_and_comes_back(loaded: Any, x: torch.Tensor) -> None:
-    layer = norm()
-    site = settled(loaded, layer)
-    layer.enter_torch_compile(num_tokens=1)
-    with torch.no_grad():
-        layer(x)
-        assert site.calls == 0
-        layer.leave_torch_compile()
-        layer(x)
-    assert site.calls == 1
-
-
 def test_seam_that_answers_with_sglangs_own_method_is_noticed(loaded: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    module, _, name = loaded.seam.owner.rpartition(".")
-    owner = getattr(importlib.import_module(module), name)
+    owner = getattr(importlib.import_module(loaded.seam.module), loaded.seam.owner)
     hooked = vars(owner)[loaded.seam.method]
     monkeypatch.setattr(owner, loaded.seam.method, hooked.__wrapped__)
     problem = loaded.binder.settle_layer(norm())

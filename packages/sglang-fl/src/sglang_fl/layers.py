@@ -42,9 +42,9 @@ class LayerBinder:
 
     # -- the hook
 
-    def around_seam(self, original: Forward, layer: Any) -> Forward:
-        """AROUND hook of the seam: which method shall ``layer`` run?"""
-        native: Forward = original(layer)
+    def around_seam(self, original: Forward, layer: Any, *args: Any, **kwargs: Any) -> Forward:
+        """AROUND hook of the seam: which method shall ``layer`` run? What a newer SGLang also passes is passed on."""
+        native: Forward = original(layer, *args, **kwargs)
         bridge, reason = find_bridge(type(layer))
         if bridge is None:
             if reason is not None:

@@ -10,6 +10,8 @@ from dataclasses import dataclass
 
 from fl_dispatch import Config, FLDispatchError, default_manager, load_config
 from sglang_fl.bridges import OPERATOR_ALIASES
+from sglang_fl.graphs import METHOD, around_enter_torch_compile
+from sglang_fl.hooks import register
 from sglang_fl.layers import LayerBinder
 from sglang_fl.seam import Seam, find_seam
 from sglang_fl.versions import installed_version, verdict
@@ -53,7 +55,7 @@ def install() -> None:
 
 
 def _install() -> Installed:
-    from sglang.srt.plugins.hook_registry import HookRegistry, HookType
+    from sglang.srt.plugins.hook_registry import HookType
 
     config = load_config(PREFIX, operator_aliases=OPERATOR_ALIASES)
     default_manager().configure(policy=config.policy)
@@ -64,11 +66,13 @@ def _install() -> Installed:
         logger.warning("%s", warning)
     seam = find_seam()
     binder = LayerBinder(default_manager(), config, seam)
-    HookRegistry.register(seam.target, binder.around_seam, HookType.AROUND)
+    register(seam.module, f"{seam.owner}.{seam.method}", binder.around_seam, HookType.AROUND)
+    if seam.has(METHOD):
+        register(seam.module, f"{seam.owner}.{METHOD}", around_enter_torch_compile, HookType.AROUND)
     if _WORKER_MODULE in sys.modules:
         from sglang_fl.worker import around_scheduler_init
 
-        HookRegistry.register(f"{_WORKER_MODULE}.Scheduler.__init__", around_scheduler_init, HookType.AROUND)
+        register(_WORKER_MODULE, "Scheduler.__init__", around_scheduler_init, HookType.AROUND)
     logger.info(
         "sglang-fl: SGLang %s, seam %s, order %s", installed_version(), seam.target, " > ".join(config.policy.prefer)
     )

@@ -23,11 +23,13 @@ class Seam:
     """The method that decides, and when it does.
 
     Args:
-        owner: dotted name of the class that defines it.
+        module: of the class that defines it.
+        owner: that class.
         method: its name.
         lazy: True when it decides on the first call, False when in ``__init__`` (before the layer has any field).
     """
 
+    module: str
     owner: str
     method: str
     lazy: bool
@@ -35,7 +37,11 @@ class Seam:
     @property
     def target(self) -> str:
         """The hook target in SGLang's notation."""
-        return f"{self.owner}.{self.method}"
+        return f"{self.module}.{self.owner}.{self.method}"
+
+    def has(self, method: str) -> bool:
+        """Whether the class has a further method."""
+        return hasattr(getattr(importlib.import_module(self.module), self.owner), method)
 
 
 def find_seam() -> Seam:
@@ -50,7 +56,7 @@ def find_seam() -> Seam:
     for method, lazy in (("_resolve_forward_method", True), ("dispatch_forward", False)):
         for klass in layer.__mro__:
             if method in vars(klass):
-                return Seam(f"{klass.__module__}.{klass.__qualname__}", method, lazy)
+                return Seam(klass.__module__, klass.__qualname__, method, lazy)
     raise SeamError(
         f"SGLang {installed_version()}: {module}.{name} has neither _resolve_forward_method nor dispatch_forward in its classes "
         f"({', '.join(k.__qualname__ for k in layer.__mro__)}); sglang-fl was tested with {tested_range()}; "

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import inspect
 import logging
 import os
 from collections import Counter
@@ -10,30 +11,39 @@ from collections.abc import Callable
 from typing import Any
 
 from fl_dispatch import Report, SeamError, default_manager, replace_aten
+from sglang_fl.graphs import GraphModes, graph_modes
+from sglang_fl.hooks import register
 from sglang_fl.plugin import Installed, installed
 from sglang_fl.versions import installed_version, tested_range
 
 logger = logging.getLogger("sglang_fl")
 
 _report: Report | None = None
+_hooked = False
+_dp_rank: int | None = None
+_modes: GraphModes | None = None
 
-
-_LOAD_MODEL = "sglang.srt.model_executor.model_runner.ModelRunner.load_model"
+_LOAD_MODEL = ("sglang.srt.model_executor.model_runner", "ModelRunner.load_model")
 
 
 def around_scheduler_init(original: Callable[..., None], *args: Any, **kwargs: Any) -> None:
     """AROUND hook of ``Scheduler.__init__``: only now, in a process that will run a model, is its module worth importing."""
     from sglang.srt.plugins.hook_registry import HookRegistry, HookType
 
-    if _LOAD_MODEL not in HookRegistry._patched:
-        HookRegistry.register(_LOAD_MODEL, after_load_model, HookType.AFTER)
+    global _hooked, _dp_rank
+    _dp_rank = _data_parallel_rank(original, args, kwargs)
+    if not _hooked:
+        _hooked = True
+        register(*_LOAD_MODEL, after_load_model, HookType.AFTER)
         HookRegistry.apply_hooks()
     original(*args, **kwargs)
     if _report is None:
         raise SeamError(
-            f"SGLang {installed_version()}: the scheduler was built but no model passed our check at {_LOAD_MODEL}, so it is "
-            f"not known what runs; sglang-fl was tested with {tested_range()}"
+            f"SGLang {installed_version()}: the scheduler was built but no model passed our check at {'.'.join(_LOAD_MODEL)}, so "
+            f"it is not known what runs; sglang-fl was tested with {tested_range()}"
         )
+    if _modes is not None:
+        _modes.freeze(default_manager())
 
 
 def after_load_model(result: Any, runner: Any, *args: Any, **kwargs: Any) -> None:
@@ -41,11 +51,16 @@ def after_load_model(result: Any, runner: Any, *args: Any, **kwargs: Any) -> Non
     here = installed()
     if here is None:
         raise SeamError("sglang-fl's hook ran in a process that never loaded the plug-in; reinstall sglang-fl")
-    default_manager().configure(device_type=str(runner.device))
+    global _modes
+    if _modes is None:  # a draft model, loaded later, is served as the settings say too
+        device_type = str(runner.device)
+        _modes = graph_modes(runner.server_args, device_type)
+        compiled = _modes.compiled is not None
+        default_manager().configure(device_type=device_type, captured=_modes.captured, compiled=compiled)
     settle_model(runner.model, here)
     # Here, in a process that runs a model, once its weights are loaded, and before anything is captured.
     replace_aten(here.config, rank=_rank())
-    publish(here, runner.server_args)
+    publish(here)
 
 
 def settle_model(model: Any, here: Installed) -> None:
@@ -63,17 +78,24 @@ def settle_model(model: Any, here: Installed) -> None:
         )
 
 
-def publish(here: Installed, server_args: Any) -> Report:
+def publish(here: Installed) -> Report:
     """Print the table and start writing the report file."""
     global _report
     if _report is None:
         framework = f"sglang {installed_version()}"
         _report = Report(
-            default_manager(), framework, here.config, rank=_rank(), role="scheduler", left=here.binder.left
+            default_manager(),
+            framework,
+            here.config,
+            rank=_rank(),
+            dp_rank=_dp_rank,
+            role="scheduler",
+            left=here.binder.left,
         )
         _report.fact("seam", here.seam.target)
         _report.fact("aten", replace_aten(here.config).as_dict)
-    bypass = _bypass(server_args)
+        _report.fact("graphs", _modes.describe() if _modes is not None else None)
+    bypass = _bypass()
     if bypass is not None:
         _report.fact("bypassed_by", bypass)
         if here.config.policy.strict:
@@ -88,17 +110,29 @@ def publish(here: Installed, server_args: Any) -> Report:
     return _report
 
 
-def _bypass(server_args: Any) -> str | None:
+def _bypass() -> str | None:
     """The setting of SGLang that makes it run its own methods whatever the seam answered."""
     forced = os.environ.get("SGLANG_FORCE_FUSED_OP_BACKEND")
-    if forced:
-        return f"SGLANG_FORCE_FUSED_OP_BACKEND={forced}"
-    if getattr(server_args, "enable_torch_compile", False):
-        return "--enable-torch-compile (native methods in the graphs that it compiles)"
-    return None
+    return f"SGLANG_FORCE_FUSED_OP_BACKEND={forced}" if forced else None
+
+
+def _data_parallel_rank(init: Callable[..., None], args: tuple[Any, ...], kwargs: dict[str, Any]) -> int | None:
+    """Which of several data-parallel groups this scheduler is of: up to 0.5.20 an argument, from 0.5.21 on in SGLang's context.
+    None where there is one group alone, or where SGLang keeps it elsewhere: then the process id tells the reports apart.
+    """
+    arguments = inspect.signature(init).bind(*args, **kwargs).arguments
+    if "dp_rank" in arguments:
+        return arguments["dp_rank"]  # type: ignore[no-any-return]  # int or None, of SGLang
+    try:
+        from sglang.srt.runtime_context import get_parallel
+
+        return get_parallel().dp_rank  # type: ignore[no-any-return]
+    except (ImportError, AttributeError, RuntimeError):
+        return None
 
 
 def _rank() -> int:
+    """In the group: tensor-parallel size times pipeline rank, plus tensor-parallel rank."""
     import torch.distributed
 
     return torch.distributed.get_rank() if torch.distributed.is_initialized() else 0
