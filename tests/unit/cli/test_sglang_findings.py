@@ -6,6 +6,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from importlib.metadata import EntryPoint, EntryPoints, PackageNotFoundError
+from pathlib import Path
 
 import pytest
 
@@ -13,14 +14,16 @@ from sglang_fl import doctor, versions
 
 
 class Distribution:
-    def __init__(self, name: str, *points: tuple[str, str]) -> None:
+    def __init__(self, name: str, *points: tuple[str, str], value: str = "x:y") -> None:
         self.name = name
         # An entry point keeps its distribution in an attribute that only the library sets.
-        self.entry_points = EntryPoints(EntryPoint(point, "x:y", group)._for(self) for group, point in points)
+        self.entry_points = EntryPoints(EntryPoint(point, value, group)._for(self) for group, point in points)
 
 
-OURS = Distribution("sglang-fl", (doctor.PLUGINS, "sglang_fl"), (doctor.PLATFORMS, "sglang_fl"))
+OURS = Distribution("sglang-fl", (doctor.PLUGINS, "sglang_fl"), (doctor.PLATFORMS, "sglang_fl"), value=doctor.LOADER)
+CARRIER = Distribution("my-ops", (doctor.PLUGINS, "my_ops"), value=doctor.LOADER)
 KUNLUN = Distribution("sglang-kunlun", (doctor.PLUGINS, "kunlun"), (doctor.PLATFORMS, "kunlun"))
+OTHER = Distribution("other", (doctor.PLUGINS, "other"))
 
 
 @pytest.fixture
@@ -80,13 +83,36 @@ def test_another_platform_selected_switches_all_hooks_off(check) -> None:
     finding = check(environ={"SGLANG_PLATFORM": "kunlun"}, installed=(OURS, KUNLUN))["SGLANG_PLATFORM"]
     assert finding.level == "fault"
     assert finding.text.endswith("SGLang then skips all our hooks without a word")
-    assert finding.hint == "unset SGLANG_PLATFORM, or set SGLANG_PLATFORM=sglang_fl"
+    assert finding.hint.startswith(
+        "unset SGLANG_PLATFORM, or set SGLANG_PLATFORM=sglang_fl; to have that platform and our"
+    )
+    assert doctor.GUIDE in finding.hint
+
+
+def test_another_platform_selected_is_good_where_a_distribution_without_a_platform_loads_us(check) -> None:
+    found = check(environ={"SGLANG_PLATFORM": "kunlun"}, installed=(OURS, KUNLUN, CARRIER))
+    assert found["SGLANG_PLATFORM"].level == "ok"
+    assert found["SGLANG_PLATFORM"].text == "selects kunlun, with our operators: my-ops loads our hooks"
+
+
+def test_a_list_of_plugins_has_to_name_the_one_that_loads_us(check) -> None:
+    environ = {"SGLANG_PLATFORM": "kunlun", "SGLANG_PLUGINS": "sglang_fl"}
+    finding = check(environ=environ, installed=(OURS, KUNLUN, CARRIER))["SGLANG_PLUGINS"]
+    assert (finding.level, finding.hint) == ("fault", "SGLANG_PLUGINS=sglang_fl,my_ops, or unset it")
+    environ["SGLANG_PLUGINS"] = "my_ops"
+    assert "SGLANG_PLUGINS" not in check(environ=environ, installed=(OURS, KUNLUN, CARRIER))
+
+
+def test_the_guide_that_the_hint_names_is_there() -> None:
+    page, _, section = doctor.GUIDE.partition(", ")
+    text = (Path(__file__).parents[3] / page).read_text(encoding="utf-8")
+    assert f"\n## {section}\n" in text
 
 
 def test_a_platform_that_does_not_exist_stops_sglang(check) -> None:
     finding = check(environ={"SGLANG_PLATFORM": "cuda"})["SGLANG_PLATFORM"]
     assert finding.level == "fault"
-    assert "and stops, because no installed plug-in has this name (installed: sglang_fl)" in finding.text
+    assert finding.text == "SGLang stops: no installed platform has the name 'cuda' (installed: sglang_fl)"
 
 
 def test_our_platform_selected_is_good(check) -> None:
@@ -104,17 +130,24 @@ def test_several_platforms_without_a_selection_are_a_note(check) -> None:
     [
         ("kunlun,other", "SGLANG_PLUGINS=kunlun,other,sglang_fl, or unset it"),
         (" ", "SGLANG_PLUGINS=sglang_fl, or unset it"),
-        ("sglang-fl", "SGLANG_PLUGINS=sglang-fl,sglang_fl, or unset it"),
+        ("other", "SGLANG_PLUGINS=other,sglang_fl, or unset it"),
     ],
 )
 def test_a_list_of_plugins_without_us_is_a_fault(value, hint, check) -> None:
-    finding = check(environ={"SGLANG_PLUGINS": value})["SGLANG_PLUGINS"]
+    finding = check(environ={"SGLANG_PLUGINS": value}, installed=(OURS, KUNLUN, OTHER))["SGLANG_PLUGINS"]
     assert (finding.level, finding.hint) == ("fault", hint)
+
+
+def test_a_name_in_the_list_of_plugins_that_nobody_has_is_a_note(check) -> None:
+    finding = check(environ={"SGLANG_PLUGINS": "sglang_fl,kunlnu"}, installed=(OURS, KUNLUN))["SGLANG_PLUGINS"]
+    assert finding.level == "note"
+    assert finding.text == "no installed plug-in has the name kunlnu; SGLang passes over it without a word"
+    assert finding.hint == "the names are: kunlun, sglang_fl"
 
 
 @pytest.mark.parametrize("value", ["", "sglang_fl", "kunlun, sglang_fl"])
 def test_a_list_of_plugins_with_us_is_good(value, check) -> None:
-    assert "SGLANG_PLUGINS" not in check(environ={"SGLANG_PLUGINS": value})
+    assert "SGLANG_PLUGINS" not in check(environ={"SGLANG_PLUGINS": value}, installed=(OURS, KUNLUN))
 
 
 @pytest.mark.parametrize(("version", "level"), [("0.5.17", "note"), ("0.5.18", "fault"), ("0.5.23", "fault")])

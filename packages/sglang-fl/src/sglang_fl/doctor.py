@@ -19,6 +19,11 @@ DISTRIBUTION = "sglang-fl"
 NAME = "sglang_fl"
 PLUGINS = "sglang.srt.plugins"
 PLATFORMS = "sglang.srt.platforms"
+#: What an entry point of PLUGINS names when it loads us, whichever distribution and name it has.
+LOADER = "sglang_fl:load_plugin"
+
+#: Where the way to have another platform with our operators is described.
+GUIDE = "docs/platforms.md, Another platform with our operators"
 
 #: From here on SGLang takes a forced backend before it looks at anything that can be hooked.
 _FIRST_WITH_FORCED_BACKEND = (0, 5, 18)
@@ -72,12 +77,10 @@ def _entry_points() -> Iterator[Finding]:
 
 
 def _variables(environ: Mapping[str, str], release: tuple[int, ...]) -> Iterator[Finding]:
-    yield from _platform(environ.get("SGLANG_PLATFORM", ""))
-    # SGLang's own reading: set and not empty; blanks leave an empty list, which lets nothing through.
-    plugins = environ.get("SGLANG_PLUGINS", "")
-    if plugins and NAME not in (names := [word.strip() for word in plugins.split(",") if word.strip()]):
-        text = f"SGLANG_PLUGINS={plugins} leaves out {NAME!r}: SGLang then serves without our hooks"
-        yield Finding("fault", "SGLANG_PLUGINS", text, f"SGLANG_PLUGINS={','.join((*names, NAME))}, or unset it")
+    selected = environ.get("SGLANG_PLATFORM", "")
+    loaders = _left_by_platform(selected)
+    yield from _platform(selected, loaders)
+    yield from _list(environ.get("SGLANG_PLUGINS", ""), {loader.name for loader in loaders} or {NAME})
     forced = environ.get("SGLANG_FORCE_FUSED_OP_BACKEND")
     if forced is None:
         return
@@ -90,7 +93,13 @@ def _variables(environ: Mapping[str, str], release: tuple[int, ...]) -> Iterator
         yield Finding("note", "SGLANG_FORCE_FUSED_OP_BACKEND", text)
 
 
-def _platform(selected: str) -> Iterator[Finding]:
+def _left_by_platform(selected: str) -> list[EntryPoint]:
+    """The entry points that load us after SGLang left out those of distributions with a platform that was not selected."""
+    left_out = {_owner(point) for point in entry_points(group=PLATFORMS) if selected and point.name != selected}
+    return [p for p in entry_points(group=PLUGINS) if p.value == LOADER and _owner(p) not in left_out]
+
+
+def _platform(selected: str, loaders: list[EntryPoint]) -> Iterator[Finding]:
     platforms = entry_points(group=PLATFORMS)
     if not selected:
         if len(platforms.names) > 1:
@@ -101,10 +110,33 @@ def _platform(selected: str) -> Iterator[Finding]:
     if selected == NAME:
         yield Finding("ok", "SGLANG_PLATFORM", f"selects {NAME}")
         return
-    text = f"{selected!r} is selected, another platform than ours: SGLang then skips all our hooks without a word"
+    hint = f"unset SGLANG_PLATFORM, or set SGLANG_PLATFORM={NAME}"
     if selected not in platforms.names:
-        text += f", and stops, because no installed plug-in has this name (installed: {_names(platforms.names)})"
-    yield Finding("fault", "SGLANG_PLATFORM", text, f"unset SGLANG_PLATFORM, or set SGLANG_PLATFORM={NAME}")
+        text = f"SGLang stops: no installed platform has the name {selected!r} (installed: {_names(platforms.names)})"
+        yield Finding("fault", "SGLANG_PLATFORM", text, hint)
+    elif loaders:
+        text = f"selects {selected}, with our operators: {_names({_owner(p) for p in loaders})} loads our hooks"
+        yield Finding("ok", "SGLANG_PLATFORM", text)
+    else:
+        text = f"{selected!r} is selected, another platform than ours: SGLang then skips all our hooks without a word"
+        hint += f"; to have that platform and our operators, load us from a distribution without a platform: {GUIDE}"
+        yield Finding("fault", "SGLANG_PLATFORM", text, hint)
+
+
+def _list(plugins: str, ours: set[str]) -> Iterator[Finding]:
+    # SGLang's own reading: set and not empty; blanks leave an empty list, which lets nothing through.
+    names = [word.strip() for word in plugins.split(",") if word.strip()]
+    if not plugins:
+        return
+    if ours.isdisjoint(names):
+        text = f"SGLANG_PLUGINS={plugins} leaves out {_names(ours)}: SGLang then serves without our hooks"
+        add = NAME if NAME in ours else min(ours)
+        yield Finding("fault", "SGLANG_PLUGINS", text, f"SGLANG_PLUGINS={','.join((*names, add))}, or unset it")
+    installed = {point.name for group in (PLUGINS, PLATFORMS) for point in entry_points(group=group)}
+    unknown = sorted(set(names) - installed)
+    if unknown:
+        text = f"no installed plug-in has the name {', '.join(unknown)}; SGLang passes over it without a word"
+        yield Finding("note", "SGLANG_PLUGINS", text, f"the names are: {_names(installed)}")
 
 
 def _names(names: set[str]) -> str:
