@@ -20,7 +20,8 @@ from vllm.model_executor.layers.layernorm import GemmaRMSNorm, RMSNorm
 from vllm.plugins import load_general_plugins
 
 import vllm_fl_adapter
-from fl_dispatch import SeamError, default_manager
+from fl_dispatch import BackendImplKind, OpImpl, OpManager, OpRegistry, SeamError, default_manager
+from fl_dispatch.ops import load_spec
 from vllm_fl_adapter import plugin, versions
 from vllm_fl_adapter.replacements import Replacement
 
@@ -176,6 +177,34 @@ def test_calls_are_counted_and_a_call_by_name_is_dispatched_too() -> None:
     layer.forward_cpu(x)
     (site,) = ours().binder.sites_of([layer])
     assert site.calls == 3
+
+
+@pytest.mark.parametrize(
+    ("make", "op", "field"),
+    [
+        (lambda: RMSNorm(8), "rms_norm", "cast_x_before_out_mul"),
+        (lambda: GemmaRMSNorm(8), "gemma_rms_norm", "round_sum_before_norm"),
+    ],
+    ids=["RMSNorm", "GemmaRMSNorm"],
+)
+def test_how_vllm_rounds_is_a_wish_and_no_limit(make: Any, op: str, field: str) -> None:
+    layer, _ = made(make)
+    other = not getattr(layer, field)
+    impl = OpImpl(
+        op,
+        "vendor.rounds",
+        BackendImplKind.VENDOR,
+        load_spec(op).reference,
+        vendor="rounds",
+        honours={field: frozenset({other})},
+        mutates=frozenset(),
+    )
+    registry = OpRegistry()
+    registry.register(impl)
+    site = OpManager(registry, device_type="cpu").bind(op, layer)
+    assert site.impl is impl
+    assert site.selection is not None
+    assert site.selection.why.endswith(f"honours {field} only as {other}, this layer has {not other}")
 
 
 def test_a_call_without_a_key_goes_to_vllm() -> None:

@@ -197,6 +197,14 @@ class TestLayers:
             site.selection.passed_over[0].reason == "honours cast_x_before_out_mul only as False, this layer has True"
         )
 
+    def test_a_layer_that_only_wishes_is_served_with_a_remark(self, manager, impl, make_layer):
+        one = manager(impl(op="rms_norm", honours={"cast_x_before_out_mul": {False}}))
+        site = one.bind("rms_norm", make_layer(cast_x_before_out_mul=True, fl_wishes=("cast_x_before_out_mul",)))
+        assert site.impl.vendor == "acme"
+        assert site.selection.why.endswith("; honours cast_x_before_out_mul only as False, this layer has True")
+        other = one.bind("rms_norm", make_layer(cast_x_before_out_mul=True, fl_wishes=("cast_x_to_weight_dtype",)))
+        assert other.impl.impl_id == "reference"
+
     def test_an_absent_field_counts_as_the_operators_default(self, manager, impl, layer):
         one = manager(impl(op="gemma_rms_norm", honours={"round_sum_before_norm": {True}}))
         assert one.bind("gemma_rms_norm", layer).impl.vendor == "acme"

@@ -6,7 +6,7 @@ The checkers are also traced by ``torch.compile``, so they are plain functions o
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from fl_dispatch.ops.spec import OpSpec
@@ -54,6 +54,10 @@ def predicate_verdict(
     return None if answer else f"its {name}() predicate says no"
 
 
+#: Attribute of a layer: the names of fields that tell how its framework rounds. Whoever rounds otherwise may serve it too.
+WISHES = "fl_wishes"
+
+
 def layer_verdict(impl: OpImpl, obj: Any, defaults: Mapping[str, Any]) -> str | None:
     """Whether an implementation honours a layer's configuration.
 
@@ -62,14 +66,27 @@ def layer_verdict(impl: OpImpl, obj: Any, defaults: Mapping[str, Any]) -> str | 
         obj: the layer.
         defaults: of the operator's optional fields (``OpSpec.field_defaults``).
     """
+    wishes = getattr(obj, WISHES, ())
+    for name, text in _not_honoured(impl, obj, defaults):
+        if name not in wishes:
+            return text
+    if impl.supports_layer is not None:
+        return predicate_verdict(impl.supports_layer, (obj,), {}, "supports_layer")
+    return None
+
+
+def layer_remark(impl: OpImpl, obj: Any, defaults: Mapping[str, Any]) -> str | None:
+    """The wishes of a layer that an implementation does not fulfil; it may run all the same."""
+    wishes = getattr(obj, WISHES, ())
+    return "; ".join(text for name, text in _not_honoured(impl, obj, defaults) if name in wishes) or None
+
+
+def _not_honoured(impl: OpImpl, obj: Any, defaults: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     for name, values in impl.honours.items():
         value = getattr(obj, name, defaults.get(name))
         if value not in values:
             wanted = ", ".join(sorted(map(repr, values)))
-            return f"honours {name} only as {wanted}, this layer has {value!r}"
-    if impl.supports_layer is not None:
-        return predicate_verdict(impl.supports_layer, (obj,), {}, "supports_layer")
-    return None
+            yield name, f"honours {name} only as {wanted}, this layer has {value!r}"
 
 
 def checker(

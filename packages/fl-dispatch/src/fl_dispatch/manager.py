@@ -15,7 +15,7 @@ from fl_dispatch.contexts import PolicyContexts
 from fl_dispatch.discovery import VendorRecord, discover
 from fl_dispatch.errors import FrozenSelectionError
 from fl_dispatch.ledger import FailureLedger
-from fl_dispatch.limits import layer_verdict
+from fl_dispatch.limits import layer_remark, layer_verdict
 from fl_dispatch.native import ABSENT, IMPL_ID, native_impl
 from fl_dispatch.policy import SelectionPolicy
 from fl_dispatch.policy_names import check_names, check_operators
@@ -223,8 +223,11 @@ class OpManager:
                 reason = f"demoted for {facts_.dtype}: it failed repeatedly; a policy change or reset() lifts this"
             if reason is not None:
                 rejected[impl.impl_id] = reason
-            elif demoted:
-                remarks[impl.impl_id] = f"demoted for {', '.join(sorted(demoted))}"
+                continue
+            notes = [] if obj is None else [layer_remark(impl, obj, spec.field_defaults)]
+            notes += [f"demoted for {', '.join(sorted(demoted))}"] if demoted else []
+            if any(notes):
+                remarks[impl.impl_id] = "; ".join(filter(None, notes))
         return select(op_name, impls, policy, facts_, rejected, remarks)
 
     def decide(self, site: Site, policy: SelectionPolicy | None = None) -> None:

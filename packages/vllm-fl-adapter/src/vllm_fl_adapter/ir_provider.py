@@ -14,6 +14,7 @@ from typing import Any
 import torch
 
 from fl_dispatch import OpManager, Site, compile_refusal, compiled_call
+from vllm_fl_adapter.bridges.norm import VLLM_ROUNDING
 
 PROVIDER = "fl"
 LABEL = "vllm.ir"
@@ -29,6 +30,7 @@ class _Norm:
     variance_epsilon: float
     cast_x_before_out_mul: bool = True
     cast_x_to_weight_dtype: bool = True
+    fl_wishes: tuple[str, ...] = VLLM_ROUNDING["fl_wishes"]
 
 
 class IrProvider:

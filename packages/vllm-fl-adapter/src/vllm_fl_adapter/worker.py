@@ -108,6 +108,7 @@ class WorkerStart:
     def before_load(self) -> None:
         """Make vLLM's compile cache depend on what we are about to decide."""
         self._manager.configure(device_type=str(self._vllm_config.device_config.device_type))
+        self._manager.configure(captured=self._captures())
         self._here.ir_provider.bind(self._vllm_config)
         value = fingerprint(self._manager, self._here.config)
         config = self._vllm_config
@@ -154,7 +155,7 @@ class WorkerStart:
             self._report.stop()
 
     def _captures(self) -> bool:
-        """Whether vLLM captured device graphs."""
+        """Whether vLLM captures device graphs."""
         mode = getattr(self._vllm_config.compilation_config, "cudagraph_mode", None)
         return mode is not None and mode.name != "NONE" and self._manager.device_type != "cpu"
 

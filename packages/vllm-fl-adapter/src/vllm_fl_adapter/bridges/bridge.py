@@ -28,7 +28,8 @@ class Bridge:
             contract.
         traced: ``traced(layer, call, native)`` builds the same for ``torch.compile`` to trace: ``call`` is what the graph runs.
         standard: turns vLLM's method, a function of the layer, into one with the operator's standard signature.
-        attributes: class attributes of the replacement: optional fields of ``obj`` that say how vLLM rounds.
+        attributes: class attributes of the replacement: optional fields of ``obj`` that say how vLLM rounds, and in
+            ``fl_wishes`` which of them an implementation may round otherwise than.
     """
 
     module: str

@@ -11,6 +11,16 @@ from vllm_fl_adapter.bridges.bridge import Bridge, Forward
 
 _MODULE = "vllm.model_executor.layers.layernorm"
 
+#: The normed x is cast to the weight's dtype before it is multiplied by it, and the product to x's. Wishes, since other
+#: kernels multiply in float32 and round once, which is no less exact.
+VLLM_ROUNDING: MappingProxyType[str, Any] = MappingProxyType(
+    {
+        "cast_x_before_out_mul": True,
+        "cast_x_to_weight_dtype": True,
+        "fl_wishes": ("cast_x_before_out_mul", "cast_x_to_weight_dtype"),
+    }
+)
+
 
 def _eager(layer: Any, site: Site, native: Forward) -> Forward:
     def forward(self: Any, x: Any, residual: Any = None) -> Any:
@@ -48,8 +58,7 @@ BRIDGES = (
         outside=_outside_rms_norm,
         eager=_eager,
         traced=_traced,
-        # The normed x is cast to the weight's dtype before it is multiplied by it, and the product to x's.
-        attributes=MappingProxyType({"cast_x_before_out_mul": True, "cast_x_to_weight_dtype": True}),
+        attributes=VLLM_ROUNDING,
     ),
     Bridge(
         module=_MODULE,
@@ -60,6 +69,6 @@ BRIDGES = (
         eager=_eager,
         traced=_traced,
         # The float32 sum of x and residual is normalised, not the rounded one.
-        attributes=MappingProxyType({"round_sum_before_norm": False}),
+        attributes=MappingProxyType({"round_sum_before_norm": False, "fl_wishes": ("round_sum_before_norm",)}),
     ),
 )
