@@ -10,7 +10,7 @@ from contextlib import AbstractContextManager
 from typing import Any
 
 from fl_dispatch import facts
-from fl_dispatch.callables import by_tokens, compose, guarded
+from fl_dispatch.callables import guarded
 from fl_dispatch.contexts import PolicyContexts
 from fl_dispatch.discovery import VendorRecord, discover
 from fl_dispatch.errors import FrozenSelectionError
@@ -22,13 +22,11 @@ from fl_dispatch.policy_names import check_names, check_operators
 from fl_dispatch.registry import OpRegistry
 from fl_dispatch.selection import DeviceFacts, Selection, select
 from fl_dispatch.site import Site
+from fl_dispatch.site_plan import Plan, SiteWriter, make_plan
 from fl_dispatch.site_table import SiteTable
 from fl_dispatch.types import BackendImplKind, OpImpl
 
 logger = logging.getLogger("fl_dispatch")
-
-#: Upper bound of the number of tokens (None: more than the last) and the decision for it.
-Plan = tuple[tuple[int | None, Selection], ...]
 
 
 class OpManager:
@@ -58,6 +56,7 @@ class OpManager:
         self._policy_source = policy_source
         self._device_type = device_type
         self._captured = self._compiled = False
+        self._writer = SiteWriter(self._written)
         self._sites = SiteTable(self)
         self._shared = self._sites.shared
         self._contexts = PolicyContexts(self, self._shared)
@@ -237,68 +236,28 @@ class OpManager:
             if not self._policy_checked:
                 check_names(self.policy, self._registry, self.vendors)
                 self._policy_checked = registry is not None
-            self._install(site, self._plan(site, policy or self.policy))
+            self._writer.install(site, self._plan(site, policy or self.policy))
 
     def _plan(self, site: Site, policy: SelectionPolicy) -> Plan:
-        """The decisions for a site by upper bound of the number of tokens; one with the bound None where that is no matter."""
-        buckets = policy.buckets(site.op_name) or ((None, policy),)
-        plan = tuple((bound, self._selection_for(site, each)) for bound, each in buckets)
-        return plan if len({selection.usable for _, selection in plan}) > 1 else plan[-1:]
-
-    def _selection_for(self, site: Site, policy: SelectionPolicy) -> Selection:
         where = facts.facts_for(site.device_type or self._device_type, site.dtype, self._captured)
-        selection = self.select(
-            site.op_name, obj=site.obj, facts_=where, policy=policy, accepts=site.accepts, native=site.native
-        )
-        selection.require()
-        return selection
 
-    def _install(self, site: Site, plan: Plan) -> None:
-        if len(plan) > 1:
-            self._install_parts(site, plan)
-            return
-        for _, part in site.parts:
-            part.hand_over(site)
-        site.parts, site.compiled = (), None
-        ((_, selection),) = plan
-        impl = selection.require()
-        before = site.impl
-        if before is not None and before is not impl and site.calls:
-            site.past_calls[before.impl_id] = site.past_calls.get(before.impl_id, 0) + site.calls
-            site.calls = 0
-        site.selection = selection
-        self._point(site, impl)
+        def selection(policy: SelectionPolicy) -> Selection:
+            found = self.select(
+                site.op_name, obj=site.obj, facts_=where, policy=policy, accepts=site.accepts, native=site.native
+            )
+            found.require()
+            return found
 
-    def _install_parts(self, site: Site, plan: Plan) -> None:
-        present = dict(site.parts)
-        parts = []
-        for bound, selection in plan:
-            part = present.get(bound)
-            if part is None:
-                label = f"{site.label}, {'more' if bound is None else f'up to {bound}'} tokens"
-                part = Site(
-                    self, site.op_name, site.obj, label, site.device_type, site.dtype, site.accepts, site.native
-                )
-            self._install(part, ((None, selection),))
-            parts.append((bound, part))
-        kept = {id(part) for _, part in parts}
-        for former in (*(part for _, part in site.parts), site):
-            if id(former) not in kept:
-                former.hand_over(parts[-1][1])
-        site.parts, site.compiled, site.selection = tuple(parts), None, plan[-1][1]
-        site.fn = site.plain = by_tokens(site)
-        if self._shared.get(site.op_name) is site:
-            self._contexts.point(site)
+        return make_plan(site, policy, selection)
 
-    def _point(self, site: Site, impl: OpImpl) -> None:
-        site.fn = site.plain = compose(site, impl)
+    def _written(self, site: Site) -> None:
         if self._shared.get(site.op_name) is site:
             self._contexts.point(site)
 
     def _redecide(self, op_name: str | None = None) -> None:
         """Decide every decided site anew; where one of them would have nothing to run, none is changed."""
         for site, plan in [(site, self._plan(site, self.policy)) for site in self._sites.decided(op_name)]:
-            self._install(site, plan)
+            self._writer.install(site, plan)
         self._contexts.forget()
 
     def _registered(self, op_name: str) -> None:
@@ -326,14 +285,14 @@ class OpManager:
                 if demoted and site.dtype == dtype:
                     self.decide(site, site.selection.policy if site.selection is not None else None)
                 else:
-                    self._point(site, impl)
+                    self._writer.point(site, impl)
 
     def succeeded(self, impl: OpImpl, dtype: str | None) -> None:
         """A watched implementation served a call: take the watch out."""
         with self.lock:
             if self.failures.succeeded(impl, dtype):
                 for site in self._sites_running(impl):
-                    self._point(site, impl)
+                    self._writer.point(site, impl)
 
     def _sites_running(self, impl: OpImpl) -> list[Site]:
         leaves = (leaf for site in self._contexts.sites() for leaf in site.leaves())

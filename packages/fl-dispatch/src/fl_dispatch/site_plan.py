@@ -1,0 +1,82 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a site is to run, for each range of token counts where that matters, and putting it there with its counts kept."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from fl_dispatch.callables import by_tokens, compose
+from fl_dispatch.policy import SelectionPolicy
+from fl_dispatch.selection import Selection
+from fl_dispatch.site import Site
+from fl_dispatch.types import OpImpl
+
+#: Upper bound of the number of tokens (None: more than the last) and the decision for it.
+Plan = tuple[tuple[int | None, Selection], ...]
+
+
+def make_plan(site: Site, policy: SelectionPolicy, select: Callable[[SelectionPolicy], Selection]) -> Plan:
+    """The decisions for a site by upper bound of the number of tokens; one with the bound None where that is no matter."""
+    buckets = policy.buckets(site.op_name) or ((None, policy),)
+    plan = tuple((bound, select(each)) for bound, each in buckets)
+    return plan if len({selection.usable for _, selection in plan}) > 1 else plan[-1:]
+
+
+class SiteWriter:
+    """Points sites at what was decided.
+
+    Args:
+        written: called with each site whose callable was set.
+    """
+
+    def __init__(self, written: Callable[[Site], None]) -> None:
+        self._written = written
+
+    def install(self, site: Site, plan: Plan) -> None:
+        """Let a site follow a plan."""
+        if len(plan) > 1:
+            self._install_parts(site, plan)
+            return
+        for _, part in site.parts:
+            part.hand_over(site)
+        site.parts, site.compiled = (), None
+        ((_, selection),) = plan
+        impl = selection.require()
+        before = site.impl
+        if before is not None and before is not impl and site.calls:
+            site.past_calls[before.impl_id] = site.past_calls.get(before.impl_id, 0) + site.calls
+            site.calls = 0
+        site.selection = selection
+        self.point(site, impl)
+
+    def _install_parts(self, site: Site, plan: Plan) -> None:
+        present = dict(site.parts)
+        parts = []
+        for bound, selection in plan:
+            part = present.get(bound)
+            if part is None:
+                label = f"{site.label}, {'more' if bound is None else f'up to {bound}'} tokens"
+                part = Site(
+                    site.manager,
+                    site.op_name,
+                    site.obj,
+                    label,
+                    site.device_type,
+                    site.dtype,
+                    site.accepts,
+                    site.native,
+                )
+            self.install(part, ((None, selection),))
+            parts.append((bound, part))
+        kept = {id(part) for _, part in parts}
+        for former in (*(part for _, part in site.parts), site):
+            if id(former) not in kept:
+                former.hand_over(parts[-1][1])
+        site.parts, site.compiled, site.selection = tuple(parts), None, plan[-1][1]
+        site.fn = site.plain = by_tokens(site)
+        self._written(site)
+
+    def point(self, site: Site, impl: OpImpl) -> None:
+        """Set the callable of a site that runs one implementation."""
+        site.fn = site.plain = compose(site, impl)
+        self._written(site)
