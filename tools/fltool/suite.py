@@ -64,14 +64,13 @@ class Step:
         return [*([plain] if plain else []), *([[*selected, "-k", self.select]] if selected else [])]
 
 
+_EVERY_SGLANG = ("tests/sglang/test_bridges.py", "tests/sglang/test_graphs.py", "tests/sglang/test_serving.py")
+
 STEPS = (
     Step("dev", ("tests/unit", "tests/property", "tests/tools", "tests/gpu"), needs_model=False),
     Step("sglang-0.5.23", ("tests/unit/ops", "tests/sglang")),
-    Step(
-        "sglang-0.5.17",
-        ("tests/sglang/test_bridges.py", "tests/sglang/test_platform.py", "tests/sglang/test_serving.py"),
-    ),
-    Step("sglang-0.5.17", ("tests/sglang/test_bridges.py", "tests/sglang/test_serving.py"), version="sglang-0.5.11"),
+    Step("sglang-0.5.17", (*_EVERY_SGLANG, "tests/sglang/test_platform.py")),
+    Step("sglang-0.5.17", _EVERY_SGLANG, version="sglang-0.5.11"),
     Step(
         "vllm-0.32",
         ("tests/vllm",),
