@@ -18,13 +18,14 @@ import functools
 import json
 import statistics
 import sys
-import time
 from collections.abc import Callable
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
 import torch
+
+from fl_dispatch.tune.timing import Replayed, bandwidth, host_us
 
 sys.path.insert(0, str(Path(__file__).parent))
 from cases import CASES, Case, ways
@@ -36,56 +37,7 @@ SPREAD_BYTES = 400e6
 MAX_SETS = 64
 
 
-def host_us(call: Callable[[], Any]) -> float:
-    """Microseconds a call keeps the host busy. Few enough calls that the queue to the device never fills."""
-    torch.cuda.synchronize()
-    started = time.perf_counter()
-    for _ in range(HOST_CALLS):
-        call()
-    elapsed = time.perf_counter() - started
-    torch.cuda.synchronize()
-    return elapsed / HOST_CALLS * 1e6
-
-
-class Replayed:
-    """One graph of a call on each of several sets of inputs."""
-
-    def __init__(self, calls: list[Callable[[], Any]]) -> None:
-        self.calls = len(calls)
-        stream = torch.cuda.Stream()
-        stream.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(stream):
-            for call in calls[:1] * 3:
-                call()
-        torch.cuda.current_stream().wait_stream(stream)
-        self.graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(self.graph):
-            for call in calls:
-                call()
-        self.graph.replay()
-
-    def device_us(self) -> float:
-        """Microseconds a call takes on the device."""
-        repeats = max(1, 128 // self.calls)
-        begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-        begin.record()
-        for _ in range(repeats):
-            self.graph.replay()
-        end.record()
-        end.synchronize()
-        return begin.elapsed_time(end) / (repeats * self.calls) * 1e3
-
-
-def copy_bandwidth() -> float:
-    """Bytes a second, read and written, of a large elementwise kernel: a bound for kernels, which a copy engine is not."""
-    source = torch.randn(2**29, device="cuda", dtype=torch.bfloat16)
-    target = torch.empty_like(source)
-    replayed = Replayed([functools.partial(torch.neg, source, out=target)])
-    best = min(replayed.device_us() for _ in range(ROUNDS))
-    return 2 * source.nbytes / (best * 1e-6)
-
-
-def measure(case: Case, tokens: int, bandwidth: float) -> dict[str, Any]:
+def measure(case: Case, tokens: int, bytes_a_second: float) -> dict[str, Any]:
     """All implementations of one case at one number of tokens, taking turns."""
     moved = case.bytes_moved(tokens)
     sets = [case.inputs(tokens) for _ in range(max(1, min(MAX_SETS, round(SPREAD_BYTES / moved))))]
@@ -103,7 +55,7 @@ def measure(case: Case, tokens: int, bandwidth: float) -> dict[str, Any]:
             failed[name] = f"{type(error).__name__}: {error}".splitlines()[0]
     for _ in range(ROUNDS):
         for name, (call, replayed) in running.items():
-            host.setdefault(name, []).append(host_us(call))
+            host.setdefault(name, []).append(host_us(call, HOST_CALLS, "cuda"))
             if replayed is not None:
                 device.setdefault(name, []).append(replayed.device_us())
     return {
@@ -111,7 +63,7 @@ def measure(case: Case, tokens: int, bandwidth: float) -> dict[str, Any]:
         "tokens": tokens,
         "sets": len(sets),
         "bytes": moved,
-        "floor_us": moved / bandwidth * 1e6,
+        "floor_us": moved / bytes_a_second * 1e6,
         "host_us": {name: round(statistics.median(times), 2) for name, times in host.items()},
         "device_us": {name: round(statistics.median(times), 2) for name, times in device.items()},
         "device_spread_us": {name: round(max(times) - min(times), 2) for name, times in device.items()},
@@ -165,14 +117,14 @@ def main() -> None:
     parser.add_argument("--tokens", default="1,16,64,256,1024,8192")
     arguments = parser.parse_args()
     with torch.inference_mode():
-        bandwidth = copy_bandwidth()
+        moved = bandwidth("cuda")
         counts = [int(count) for count in arguments.tokens.split(",")]
-        rows = [measure(case, tokens, bandwidth) for case in CASES for tokens in counts]
+        rows = [measure(case, tokens, moved) for case in CASES for tokens in counts]
     result = {
         "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
         "command": f"python3 benchmarks/gpu/micro.py --out DIR --tokens {arguments.tokens}",
         "versions": versions(),
-        "bandwidth": bandwidth,
+        "bandwidth": moved,
         "rows": rows,
     }
     arguments.out.mkdir(parents=True, exist_ok=True)
