@@ -117,14 +117,14 @@ def main() -> None:
     parser.add_argument("--tokens", default="1,16,64,256,1024,8192")
     arguments = parser.parse_args()
     with torch.inference_mode():
-        moved = bandwidth("cuda")
+        bytes_a_second = bandwidth("cuda")
         counts = [int(count) for count in arguments.tokens.split(",")]
-        rows = [measure(case, tokens, moved) for case in CASES for tokens in counts]
+        rows = [measure(case, tokens, bytes_a_second) for case in CASES for tokens in counts]
     result = {
         "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
         "command": f"python3 benchmarks/gpu/micro.py --out DIR --tokens {arguments.tokens}",
         "versions": versions(),
-        "bandwidth": moved,
+        "bandwidth": bytes_a_second,
         "rows": rows,
     }
     arguments.out.mkdir(parents=True, exist_ok=True)
