@@ -218,6 +218,10 @@ FILE = "{file}"
         ({"file": "report: 5"}, "{file}: report: a path must be a non-empty string, not 5"),
         ({"file": "- a\n- b"}, "{file}: the file must hold settings by key, not a list"),
         ({"file": "prefer: [vendor"}, "{file}: not valid YAML: while parsing a flow sequence"),
+        (
+            {"file": "per_op:\n  rms_norm: vendor\n  rms_norm: flagos\n"},
+            "{file}: not valid YAML: the key 'rms_norm' is there twice, in lines 2 and 3; keep one of them",
+        ),
         ({"file": "report: 2020-13-45"}, "{file}: not valid YAML: "),
         ({"file": "report: !!timestamp x"}, "{file}: not valid YAML: "),
         ({"file": b"report: \xff\xfe"}, "cannot read the configuration file '{file}' named by SGLANG_FL_CONFIG"),

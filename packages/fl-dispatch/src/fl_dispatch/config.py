@@ -17,6 +17,7 @@ from fl_dispatch import ops
 from fl_dispatch.config_values import Value, ValueParser, parse_flag
 from fl_dispatch.errors import ConfigError, did_you_mean
 from fl_dispatch.policy import SelectionPolicy
+from fl_dispatch.settings_file import read_settings
 
 
 @dataclass(frozen=True)
@@ -153,7 +154,7 @@ def load_config(
     path = from_environment.pop("config", None)
     tuned = None
     if path is not None:
-        content = dict(_read_file(path, f"{prefix}CONFIG"))
+        content = dict(read_settings(path, f"{prefix}CONFIG"))
         tuned = _tuned(content.pop(TUNED, None), path)
         apply(_checked_keys(content, path), path)
     apply(from_environment, prefix)
@@ -221,25 +222,6 @@ def _environment_layer(prefix: str, environ: Mapping[str, str]) -> dict[str, str
         if environ[name].strip():
             layer[key] = environ[name].strip()
     return layer
-
-
-def _read_file(path: str, named_by: str) -> Mapping[str, Value]:
-    import yaml
-
-    try:
-        with open(path, encoding="utf-8") as stream:
-            content = yaml.safe_load(stream)
-    except (OSError, UnicodeDecodeError) as error:
-        why = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
-        raise ConfigError(f"cannot read the configuration file {path!r} named by {named_by}: {why}") from error
-    # PyYAML's constructors also let these through, for example for `2020-13-45` or `!!timestamp x`.
-    except (yaml.YAMLError, ValueError, TypeError, AttributeError, RecursionError) as error:
-        raise ConfigError(f"{path}: not valid YAML: {' '.join(str(error).split())}") from error
-    if content is None:
-        return {}
-    if not isinstance(content, dict):
-        raise ConfigError(f"{path}: the file must hold settings by key, not a {type(content).__name__}")
-    return content
 
 
 def _tuned(value: Value, path: str) -> Mapping[str, Any] | None:
