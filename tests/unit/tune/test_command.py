@@ -10,6 +10,7 @@ import torch
 
 from fl_dispatch import load_config
 from fl_dispatch.cli import main
+from fl_dispatch.cli import tune as command
 from fl_dispatch.tune import measure
 
 
@@ -82,6 +83,15 @@ def test_mistakes_are_told_before_anything_is_measured(folder, arguments, messag
 def test_a_gpu_that_is_not_here_is_told(capsys):
     assert main(["tune", "--device", "cuda", "--prefix", "FL_DISPATCH_"]) == 2
     assert "--device: 'cuda' cannot be used here; there is cpu (torch says" in " ".join(capsys.readouterr().err.split())
+
+
+@pytest.mark.parametrize(("named", "current"), [("cuda:1", [1]), ("cuda", []), ("cpu:0", [])])
+def test_one_of_several_devices_is_made_the_current_one(named, current, monkeypatch):
+    chosen = []
+    monkeypatch.setattr(torch, "zeros", lambda *size, device: torch.ones(1))
+    monkeypatch.setattr(torch.cuda, "set_device", chosen.append)
+    assert command._device(named) == named.partition(":")[0]
+    assert chosen == current
 
 
 @pytest.mark.parametrize("there", ["c.yaml", "c.svg"])

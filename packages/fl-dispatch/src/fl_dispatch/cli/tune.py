@@ -182,7 +182,7 @@ def _read(args: argparse.Namespace, manager: Any) -> dict[str, Any]:
 
 
 def _device(text: str) -> str:
-    """The device type of ``--device``, once something could be put there and read."""
+    """The device type of ``--device``, once something could be put there and read; with a number the current one from now."""
     import torch
 
     from fl_dispatch.facts import default_device_type
@@ -193,7 +193,10 @@ def _device(text: str) -> str:
         reason = f"{type(error).__name__}: {error}".splitlines()[0]
         there = " and ".join(dict.fromkeys(("cpu", default_device_type())))
         raise ConfigError(f"--device: {text!r} cannot be used here; there is {there} (torch says {reason})") from error
-    return text.partition(":")[0]
+    kind, _, index = text.partition(":")
+    if index and kind != "cpu":
+        getattr(torch, kind).set_device(int(index))  # what everything below takes its tensors, streams and name from
+    return kind
 
 
 def _dtypes(text: str) -> list[str]:
