@@ -142,6 +142,16 @@ def environment(settings: Mapping[str, str], plugins: Sequence[Path] = ()) -> di
     return {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, path)), **settings}
 
 
+def distribution(folder: Path, name: str, code: str, *entry_points: str) -> Path:
+    """A folder where a distribution of one module is installed; ``entry_points`` are the lines of its entry_points.txt."""
+    info = folder / f"{name}-1.0.dist-info"
+    info.mkdir(parents=True)
+    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n", encoding="utf-8")
+    (info / "entry_points.txt").write_text("\n".join(entry_points), encoding="utf-8")
+    (folder / f"{name}.py").write_text(code, encoding="utf-8")
+    return folder
+
+
 def load_in_forks(cases: Mapping[str, Mapping[str, Any]], folder: Path) -> dict[str, dict[str, Any]]:
     """SGLang's real ``load_plugins`` in each case, as told in loader_in_forks.py.
 

@@ -79,11 +79,15 @@ def answer(case: dict[str, Any]) -> dict[str, Any]:
     told: dict[str, Any] = {"outcome": "loaded"}
     try:
         from sglang.srt.plugins import load_plugins
+        from sglang.srt.plugins.hook_registry import HookRegistry
 
+        from sglang_fl.doctor import check
         from sglang_fl.plugin import installed
 
+        told["faults"] = [finding.subject for finding in check() if finding.level == "fault"]
         load_plugins()
-        told["installed"] = installed() is not None
+        here = installed()
+        told["hooks"] = len(HookRegistry._hooks[here.seam.target]) if here else 0
         if case.get("worker"):
             told |= build_worker()
     except SystemExit as stop:

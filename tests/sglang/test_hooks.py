@@ -3,11 +3,10 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import pytest
-from engine import load_in_forks
+from engine import distribution, load_in_forks
 
 pytestmark = pytest.mark.sglang
 
@@ -70,16 +69,6 @@ def register():
 """
 KINDS = ("before", "after", "around", "replace")
 RAN = [["rms_norm", "reference", 1], ["silu_and_mul", "reference", 1]]
-
-
-def distribution(folder: Path, name: str, code: str, *entry_points: str) -> Path:
-    """A folder with one module that is installed there; ``entry_points`` are lines of its entry_points.txt."""
-    info = folder / f"{name}-1.0.dist-info"
-    info.mkdir(parents=True)
-    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n", encoding="utf-8")
-    (info / "entry_points.txt").write_text("\n".join(entry_points), encoding="utf-8")
-    (folder / f"{name}.py").write_text(code, encoding="utf-8")
-    return folder
 
 
 @pytest.fixture(scope="module")
