@@ -8,6 +8,7 @@ keeps SGLang's default.
 from __future__ import annotations
 
 import logging
+import sys
 from typing import Any, ClassVar
 
 from sglang.srt.platforms.device_mixin import DeviceCapability, PlatformEnum
@@ -20,6 +21,9 @@ from sglang_fl.plugin import installed
 from sglang_fl.versions import installed_version, release
 
 logger = logging.getLogger("sglang_fl")
+
+#: Loaded in every process of SGLang Diffusion.
+_DIFFUSION = "sglang.multimodal_gen.runtime.platforms"
 
 
 class DispatchPlatform(Subsystems, SRTPlatform):
@@ -61,6 +65,8 @@ class DispatchPlatform(Subsystems, SRTPlatform):
     def init_backend(self) -> None:
         """Called in each worker. Our platform without our operators is not what anybody asked for: stop and say why."""
         if installed() is None:
+            if _DIFFUSION in sys.modules:
+                return  # it imports the model runner too, loads no hook of this runtime, and sets its own platform up
             raise SystemExit(
                 "sglang-fl: its platform is active but SGLang did not load its hooks, so no operator would be dispatched. "
                 "SGLANG_PLUGINS probably leaves out 'sglang_fl': add it, or select another platform with SGLANG_PLATFORM"
