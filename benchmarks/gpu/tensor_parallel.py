@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """SGLang on two GPUs, tensor parallel through NCCL, without and with the dispatcher in every rank.
 
-    python benchmarks/gpu/tensor_parallel.py --site DIR --own DIR --out DIR [--rounds 5] [--ranks 2]
+    python benchmarks/gpu/tensor_parallel.py --site DIR --own DIR --out DIR [--rounds 6] [--ranks 2] [--seconds 90]
 
 The folders are those of ``serve.py``. Writes ``tp.json`` and ``tp.md``: the rates, native's own spread, and of each rank what
 it ran, from its report. The exit status is 1 when a rank wrote no report or has an operator without a call.
@@ -14,17 +14,31 @@ import datetime
 import json
 import statistics
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
-from serve import Engine, measure, table
+from engines import SETTLE_SECONDS, Engine, exit_on_terminate, stop_all
+from figures import Rates, table
+from turns import measure
 
 from fl_dispatch import wait_for_report
 
 #: NVLink multicast off, in NCCL, PyTorch and NVSHMEM: on a host whose GPUs others use too it can do harm.
 NO_MULTICAST = {"NCCL_NVLS_ENABLE": "0", "TORCH_SYMM_MEM_DISABLE_MULTICAST": "1", "NVSHMEM_DISABLE_NVLS": "1"}
 NATIVE, DISPATCHED = "native, tp", "dispatched, tp"
+#: Engines that start together never see both GPUs equally free.
+START_TOGETHER = {"SGLANG_ENABLE_TP_MEMORY_INBALANCE_CHECK": "0"}
 OPERATORS = {"rms_norm", "rotary_embedding", "silu_and_mul"}
+
+
+class RankedEngine(Engine):
+    """An engine of several ranks."""
+
+    def pause(self) -> None:
+        """Not at once: a collective that one rank has launched and the other has not would keep the first one's GPU busy."""
+        time.sleep(SETTLE_SECONDS)
+        super().pause()
 
 
 def ranks(base: Path, count: int) -> dict[str, list[dict[str, Any]]]:
@@ -46,7 +60,7 @@ def ranks(base: Path, count: int) -> dict[str, list[dict[str, Any]]]:
     return found
 
 
-def spread(rates: dict[str, dict[str, list[float]]]) -> dict[str, float]:
+def spread(rates: Rates) -> dict[str, float]:
     """Standard deviation of native's rates over the rounds, as a part of their mean, by job."""
     native = {job: by_engine[NATIVE] for job, by_engine in rates.items()}
     return {job: statistics.stdev(values) / statistics.mean(values) for job, values in native.items()}
@@ -72,21 +86,27 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     for folder in ("site", "own", "out"):
         parser.add_argument(f"--{folder}", type=Path, required=True)
-    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--rounds", type=int, default=6)
     parser.add_argument("--ranks", type=int, default=2)
+    parser.add_argument("--seconds", type=float, default=90.0, help="of measuring; the round that passes is the last")
     arguments = parser.parse_args()
     arguments.out.mkdir(parents=True, exist_ok=True)
     report = (arguments.out / "tp-report.json").resolve()
     for old in arguments.out.glob("tp-report.*"):
         old.unlink()
     options = ("--tp", str(arguments.ranks))
-    dispatched = {**NO_MULTICAST, "SGLANG_FL_PREFER": "vendor", "SGLANG_FL_REPORT": str(report)}
+    shared = {**NO_MULTICAST, **START_TOGETHER}
+    dispatched = {**shared, "SGLANG_FL_PREFER": "vendor", "SGLANG_FL_REPORT": str(report)}
+    exit_on_terminate()
     engines: list[Engine] = []
     try:
-        engines.append(Engine(NATIVE, False, False, NO_MULTICAST, arguments, *options))
-        engines.append(Engine(DISPATCHED, True, False, dispatched, arguments, *options))
-        rates = measure(engines, arguments.rounds)
+        engines.append(RankedEngine(NATIVE, False, False, shared, arguments, *options, wait=False))
+        engines.append(RankedEngine(DISPATCHED, True, False, dispatched, arguments, *options, wait=False))
+        for engine in engines:
+            engine.ready()
+        rates = measure(engines, arguments.rounds, seconds=arguments.seconds)
         result: dict[str, Any] = {
+            "title": "SGLang end to end, tensor parallel",
             "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
             "command": f"python3 benchmarks/gpu/tensor_parallel.py --rounds {arguments.rounds} --ranks {arguments.ranks}",
             "setting": f"SGLang 0.5.11, Llama of 8B shape with random weights in bfloat16, triton attention, CUDA graphs, "
@@ -99,8 +119,7 @@ def main() -> int:
         (arguments.out / "tp.json").write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
         (arguments.out / "tp.md").write_text(page(result), encoding="utf-8")
     finally:
-        for engine in engines:
-            engine.stop()
+        stop_all(engines)
     print(page(result))
     missing = [rank for rank, rows in result["ranks"].items() if {row["operator"] for row in rows} != OPERATORS]
     print(f"without all operators: {', '.join(missing)}" if missing else "every rank ran every operator")
