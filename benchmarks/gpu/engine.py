@@ -1,23 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One SGLang engine with an 8B-shaped Llama of random weights; does what it reads from its input, a JSON line a job.
+"""One SGLang engine; does what it reads from its input, see ``job_loop.py``.
 
-    {"requests": 64, "prompt": 128, "new": 128}
-
-``--eager`` leaves CUDA graphs out, ``--tp 2`` spreads the model over two GPUs.
-
-The answer is a line ``SECONDS 1.234`` on its output: the time of one ``generate`` call on fresh random prompts.
+A Llama of 8B shape with random weights, or with ``--model`` a real one. ``--eager`` leaves CUDA graphs out, ``--piecewise`` adds
+piecewise ones, ``--tp 2`` spreads the model over two GPUs, ``--set device='"cpu"'`` passes an argument to SGLang.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import random
-import sys
 import tempfile
-import time
 from pathlib import Path
 from typing import Any
+
+from job_loop import answer_jobs, end_with_parent
 
 VOCABULARY = 128256
 CONFIG: dict[str, Any] = {
@@ -39,56 +35,96 @@ CONFIG: dict[str, Any] = {
     "bos_token_id": 1,
     "eos_token_id": 2,
 }
+#: Sizes of piecewise graphs: a prefill is padded to the next. Few, since each costs time at the start.
+PIECEWISE_TOKENS = [128, 512, 2048, 4096, 8192]
 
 
-def start(eager: bool, ranks: int) -> Any:
+def parse(description: str) -> argparse.Namespace:
+    """The arguments that engines of both frameworks take."""
+    parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--eager", action="store_true")
+    parser.add_argument("--piecewise", action="store_true")
+    parser.add_argument("--tp", type=int, default=1)
+    parser.add_argument("--model", type=Path, help="a folder with a real model")
+    parser.add_argument("--set", action="append", default=[], metavar="NAME=JSON", dest="extra")
+    return parser.parse_args()
+
+
+def model_arguments(model: Path | None) -> tuple[str, str]:
+    """Folder and load format: of the given model, or of the 8B shape in a folder of its own."""
+    if model is not None:
+        return str(model), "auto"
+    folder = Path(tempfile.mkdtemp(prefix="llama-8b-"))
+    (folder / "config.json").write_text(json.dumps(CONFIG), encoding="utf-8")
+    return str(folder), "dummy"
+
+
+def extra_arguments(pairs: list[str]) -> dict[str, Any]:
+    """``NAME=JSON`` as keyword arguments."""
+    return {name: json.loads(value) for name, _, value in (pair.partition("=") for pair in pairs)}
+
+
+def start(arguments: argparse.Namespace) -> Any:
     """The engine, ready to serve."""
     import sglang
 
-    folder = Path(tempfile.mkdtemp(prefix="llama-8b-"))
-    (folder / "config.json").write_text(json.dumps(CONFIG), encoding="utf-8")
-    return sglang.Engine(
-        model_path=str(folder),
-        load_format="dummy",
-        dtype="bfloat16",
-        skip_tokenizer_init=True,
-        attention_backend="triton",
-        sampling_backend="pytorch",
-        grammar_backend="none",
-        disable_piecewise_cuda_graph=True,
-        disable_cuda_graph=eager,
-        cuda_graph_max_bs=64,
-        tp_size=ranks,
+    path, load_format = model_arguments(arguments.model)
+    options: dict[str, Any] = {
+        "model_path": path,
+        "load_format": load_format,
+        "dtype": "bfloat16",
+        "skip_tokenizer_init": True,
+        "attention_backend": "triton",
+        "sampling_backend": "pytorch",
+        "grammar_backend": "none",
+        "disable_piecewise_cuda_graph": not arguments.piecewise,
+        "disable_cuda_graph": arguments.eager,
+        "cuda_graph_max_bs": 64,
+        "tp_size": arguments.tp,
         # SGLang's own all-reduce maps memory of one process into others, and may use NVLink multicast: not every host lets
         # its guests do that. NCCL does without.
-        disable_custom_all_reduce=ranks > 1,
-        disable_radix_cache=True,
-        # Several engines share the GPU; none takes more than it needs for the largest job.
-        mem_fraction_static=0.5,
-        max_total_tokens=80_000,
-        random_seed=1,
-        log_level="info",
-    )
+        "disable_custom_all_reduce": arguments.tp > 1,
+        "disable_radix_cache": True,
+        # Several engines share the GPU and start at the same time: what is free then decides nothing, the number of tokens does.
+        "mem_fraction_static": 0.95,
+        "max_total_tokens": 40_000,
+        # An engine may be stopped while others are measured.
+        "watchdog_timeout": 3600.0,
+        "random_seed": 1,
+        "log_level": "info",
+    }
+    if arguments.piecewise:
+        options["piecewise_cuda_graph_tokens"] = PIECEWISE_TOKENS
+        options["chunked_prefill_size"] = options["piecewise_cuda_graph_max_tokens"] = PIECEWISE_TOKENS[-1]
+    return sglang.Engine(**{**options, **extra_arguments(arguments.extra)})
 
 
 def main() -> None:
     """Serve jobs until the input ends."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--eager", action="store_true")
-    parser.add_argument("--tp", type=int, default=1)
-    arguments = parser.parse_args()
-    engine = start(arguments.eager, arguments.tp)
-    numbers = random.Random(7)
-    print("READY", flush=True)
-    for line in sys.stdin:
-        job = json.loads(line)
-        prompts = [[numbers.randrange(1000, VOCABULARY) for _ in range(job["prompt"])] for _ in range(job["requests"])]
-        sampling = {"max_new_tokens": job["new"], "temperature": 0.0, "ignore_eos": True}
-        started = time.perf_counter()
-        outputs = engine.generate(input_ids=prompts, sampling_params=sampling)
-        seconds = time.perf_counter() - started
-        tokens = {len(output["output_ids"]) for output in outputs}
-        print(f"SECONDS {seconds:.5f}" if tokens == {job["new"]} else f"WRONG {tokens}", flush=True)
+    end_with_parent()
+    arguments = parse(__doc__ or "")
+    engine = start(arguments)
+
+    def generate(prompts: list[list[int]], new: int) -> list[int]:
+        sampling = {"max_new_tokens": new, "temperature": 0.0, "ignore_eos": True}
+        return [len(output["output_ids"]) for output in engine.generate(input_ids=prompts, sampling_params=sampling)]
+
+    def score(prompts: list[list[int]], new: int) -> list[dict[str, Any]]:
+        sampling = {"max_new_tokens": new, "temperature": 0.0, "ignore_eos": True}
+        asked = {"return_logprob": True, "logprob_start_len": 0, "top_logprobs_num": 1}
+        outputs = engine.generate(input_ids=prompts, sampling_params=sampling, **asked)
+        return [
+            {
+                # The first token follows nothing. Each entry is (log-probability, token, text).
+                "input": [entry[0] for entry in output["meta_info"]["input_token_logprobs"][1:]],
+                "input_top": [entry[0][1] for entry in output["meta_info"]["input_top_logprobs"][1:]],
+                "output_ids": output["output_ids"],
+                "output": [entry[0] for entry in output["meta_info"]["output_token_logprobs"]],
+            }
+            for output in outputs
+        ]
+
+    answer_jobs(VOCABULARY if arguments.model is None else 40_000, generate, score)
     engine.shutdown()
 
 

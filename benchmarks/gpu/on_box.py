@@ -3,28 +3,33 @@
 
     python3 benchmarks/gpu/on_box.py --out DIR [--steps STEP,...] [-- pytest arguments]
 
-Steps: versions, tests, kit, micro, aten, aten-cost, tune, tune-eager, serve, and on a box with two GPUs tp.
-
 It uses the box's own python3 with its torch and pytest, and what ``prepare.py`` put into ``.gpu-parts``. Every step
-runs in a process of its own and to its end; the exit status says whether all of them went well. Where all parts together
-are too large to carry, give one ``--site`` and run it once for each part with ``--steps=``, which only unpacks.
+runs in a process of its own, to its end or for as long as it may; the exit status says whether all of them went well. Where all
+parts together are too large to carry, give one ``--site`` and run it once for each part with ``--steps=``, which only unpacks.
 """
 
 from __future__ import annotations
 
 import argparse
+import hashlib
+import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
 import time
+import tomllib
 import zipfile
+from dataclasses import dataclass
 from pathlib import Path
+
+from engines import VLLM_VARIABLES
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
-STEPS = ("versions", "tests", "kit", "micro", "aten", "aten-cost", "tune", "tune-eager", "serve", "tp")
+PARTS = tomllib.loads((HERE / "parts.toml").read_text(encoding="utf-8"))
 DEFAULT_STEPS = "versions,tests,kit,micro"
 VERSIONS = """
 import sys, torch, triton
@@ -34,57 +39,181 @@ import fl_dispatch
 for op in ("silu_and_mul", "rms_norm", "gemma_rms_norm", "rotary_embedding"):
     print(fl_dispatch.explain(op, dtype="bfloat16").describe())
 """
+#: Step to serve.py's group and the framework it takes.
+SERVE = {
+    "serve-graphs": ("CUDA graphs", "sglang"),
+    "serve-eager": ("eager", "sglang"),
+    "serve-piecewise": ("piecewise CUDA graphs", "sglang"),
+    "vllm-compiled": ("vLLM compiled", "vllm"),
+    "vllm-eager": ("vLLM eager", "vllm"),
+}
+LOGITS = {"logits": "sglang", "vllm-logits": "vllm"}
+#: Step to seconds after which it is ended; what it has written by then stays.
+LIMITS = {**dict.fromkeys(SERVE, 480.0), **dict.fromkeys(LOGITS, 360.0), "tune-vllm": 180.0}
+STEPS = (
+    "versions",
+    "tests",
+    "kit",
+    "micro",
+    "aten",
+    "aten-cost",
+    "tune",
+    "tune-eager",
+    "tune-vllm",
+    *LOGITS,
+    *SERVE,
+    "tp",
+)
 
 
-def unpack(parts: Path, site: Path, own: Path) -> None:
-    """All wheels into folders for PYTHONPATH: this repository's into one of their own, so that they can be left out."""
-    for wheel in sorted(parts.glob("*/*.whl")):
-        with zipfile.ZipFile(wheel) as archive:
-            archive.extractall(own if wheel.parent.name == "own" else site)
-    shutil.copyfile(HERE / "absent.py", site / "sitecustomize.py")
+@dataclass(frozen=True)
+class Folders:
+    """Where things lie on the box.
+
+    Args:
+        site: SGLang with the kernels; beside it ``-own`` (this repository's packages, which can be left out), ``-vllm`` (vLLM with
+            the kernels), ``-model`` (the real model) and what is needed to make them.
+        out: for results.
+    """
+
+    site: Path
+    out: Path
+
+    def beside(self, what: str) -> Path:
+        """A folder next to ``site``."""
+        return self.site.with_name(f"{self.site.name}-{what}")
+
+    @property
+    def own(self) -> Path:
+        """This repository's packages."""
+        return self.beside("own")
+
+    def framework(self, name: str) -> Path:
+        """The packages of ``sglang`` or ``vllm``."""
+        return self.site if name == "sglang" else self.beside(name)
+
+    def of_step(self, step: str) -> Path:
+        """The packages that a step runs with, besides our own."""
+        name = SERVE[step][1] if step in SERVE else LOGITS.get(step, "vllm" if step == "tune-vllm" else "sglang")
+        return self.framework(name)
 
 
-def environment(site: Path, own: Path) -> dict[str, str]:
-    """Variables of every step. sgl_kernel is linked against CUDA libraries that torch brings in its own folders."""
+def unpack(parts: Path, folders: Folders) -> None:
+    """Every part that is new or another one than before into the folders of the frameworks it is for."""
+    noted = folders.beside("unpacked.json")
+    done: dict[str, str] = json.loads(noted.read_text(encoding="utf-8")) if noted.exists() else {}
+    for part in sorted(path for path in parts.iterdir() if path.is_dir()) if parts.is_dir() else []:
+        files = sorted(file for file in part.iterdir() if file.is_file())
+        content = hashlib.sha256(b"".join(hashlib.sha256(file.read_bytes()).digest() for file in files)).hexdigest()
+        if not files or done.get(part.name) == content:
+            continue
+        for target in targets(part.name, folders):
+            if part.name == "own":
+                shutil.rmtree(target, ignore_errors=True)
+            target.mkdir(parents=True, exist_ok=True)
+            for file in files:
+                if file.suffix == ".whl":
+                    zipfile.ZipFile(file).extractall(target)
+                else:
+                    shutil.copy(file, target)
+        print(f"unpacked {part.name}", flush=True)
+        done[part.name] = content
+        noted.write_text(json.dumps(done), encoding="utf-8")
+    for name in ("sglang", "vllm"):
+        folder = folders.framework(name)
+        folder.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(HERE / "absent.py", folder / "sitecustomize.py")
+
+
+def targets(part: str, folders: Folders) -> list[Path]:
+    """Where a part belongs."""
+    if part == "own":
+        return [folders.own]
+    if part.startswith("model"):
+        return [folders.beside("pieces")]
+    return [folders.framework(name) for name in PARTS.get(part, {}).get("sites", ["sglang"])]
+
+
+def environment(step: str, folders: Folders) -> dict[str, str]:
+    """Variables of a step. sgl_kernel is linked against CUDA libraries that torch brings in its own folders."""
     found = subprocess.run(
         [sys.executable, "-c", "import nvidia; print(*nvidia.__path__)"], capture_output=True, text=True, check=False
     )
-    folders = [str(lib) for path in found.stdout.split() for lib in sorted(Path(path).glob("*/lib"))]
+    libraries = [str(lib) for path in found.stdout.split() for lib in sorted(Path(path).glob("*/lib"))]
     return {
         **os.environ,
-        "PYTHONPATH": os.pathsep.join(map(str, (own, site, ROOT / "tools"))),
-        "LD_LIBRARY_PATH": os.pathsep.join([*folders, os.environ.get("LD_LIBRARY_PATH", "")]),
+        **(VLLM_VARIABLES if step == "tune-vllm" else {}),
+        "PYTHONPATH": os.pathsep.join(map(str, (folders.own, folders.of_step(step), ROOT / "tools"))),
+        "LD_LIBRARY_PATH": os.pathsep.join([*libraries, os.environ.get("LD_LIBRARY_PATH", "")]),
         "PYTHONUNBUFFERED": "1",
     }
 
 
-def command(step: str, out: Path, site: Path, own: Path, extra: list[str]) -> list[str]:
-    """What a step runs."""
+def commands(step: str, folders: Folders, extra: list[str], seconds: float) -> list[list[str]]:
+    """What a step runs, one after the other."""
+    python, out = sys.executable, folders.out
     if step == "versions":
-        return [sys.executable, "-c", VERSIONS]
+        return [[python, "-c", VERSIONS]]
     # Warnings are what the box's other packages make of each other.
     options = ["-p", "no:cacheprovider", "-W", "default", "-q", "--tb=short", f"--junitxml={out / f'gpu-{step}.xml'}"]
-    folder = ROOT / "tests" / "gpu"
-    conformance = folder / "test_conformance.py"
+    tests = ROOT / "tests" / "gpu"
+    conformance = tests / "test_conformance.py"
     if step == "tests":
-        apart = [f"--ignore={path}" for path in (conformance, folder / "test_aten.py")]
-        return [sys.executable, "-m", "pytest", str(folder), *apart, *options, *extra]
+        apart = [f"--ignore={path}" for path in (conformance, tests / "test_aten.py")]
+        return [[python, "-m", "pytest", str(tests), *apart, *options, *extra]]
     if step == "aten":
-        return [sys.executable, "-m", "pytest", str(folder / "test_aten.py"), *options, *extra]
+        return [[python, "-m", "pytest", str(tests / "test_aten.py"), *options, *extra]]
     if step == "aten-cost":
-        return [sys.executable, str(HERE / "aten.py"), "--out", str(out)]
-    if step in ("tune", "tune-eager"):
-        # fl-tuned.yaml with its picture, in the sizes of an 8B model; fl-tuned-eager.yaml is chosen from the same figures.
-        tuned, eager = str(out / "fl-tuned.yaml"), str(out / "fl-tuned-eager.yaml")
-        tune = ["--output", tuned] if step == "tune" else ["--from", tuned, "--for", "eager", "--output", eager]
-        return [sys.executable, "-m", "fl_dispatch", "tune", "--prefix", "SGLANG_FL_", "--force", *tune]
+        return [[python, str(HERE / "aten.py"), "--out", str(out)]]
+    if step in ("tune", "tune-eager", "tune-vllm"):
+        # A policy with its picture, in the sizes of an 8B model; that for eager engines is chosen from the same figures.
+        name, prefix = ("fl-tuned-vllm", "VLLM_FL_") if step == "tune-vllm" else ("fl-tuned", "SGLANG_FL_")
+        tune = [python, "-m", "fl_dispatch", "tune", "--prefix", prefix, "--force"]
+        measured, eager = str(out / f"{name}.yaml"), str(out / f"{name}-eager.yaml")
+        both = [[*tune, "--output", measured], [*tune, "--from", measured, "--for", "eager", "--output", eager]]
+        return {"tune": both[:1], "tune-eager": both[1:]}.get(step, both)
     if step == "kit":
         # kit.json and kit.html: every check of flagos, cuda and reference with its figures.
-        return [sys.executable, "-m", "pytest", str(conformance), f"--fl-report={out / 'kit.json'}", *options, *extra]
+        return [[python, "-m", "pytest", str(conformance), f"--fl-report={out / 'kit.json'}", *options, *extra]]
     if step == "micro":
-        return [sys.executable, str(HERE / "micro.py"), "--out", str(out)]
-    script = HERE / ("tensor_parallel.py" if step == "tp" else "serve.py")
-    return [sys.executable, str(script), "--out", str(out), "--site", str(site), "--own", str(own)]
+        return [[python, str(HERE / "micro.py"), "--out", str(out)]]
+    common = ["--out", str(out), "--site", str(folders.of_step(step)), "--own", str(folders.own)]
+    if step in SERVE:
+        return [[python, str(HERE / "serve.py"), *common, "--groups", SERVE[step][0], "--seconds", f"{seconds:g}"]]
+    if step in LOGITS:
+        model = folders.beside("model")
+        made = model / "model.safetensors"
+        # Its packages are SGLang's, with either framework.
+        unpacking = [python, str(HERE / "carried_model.py"), "unpack", str(folders.beside("pieces")), str(model)]
+        asking = [python, str(HERE / "logits.py"), *common, "--framework", LOGITS[step], "--model", str(model)]
+        return [*([] if made.exists() else [unpacking]), asking]
+    return [[python, str(HERE / "tensor_parallel.py"), *common]]
+
+
+def run(step: str, folders: Folders, extra: list[str], seconds: float) -> int:
+    """One step: its output goes to the log while it runs; 124 where it was ended for its time."""
+    deadline = time.monotonic() + LIMITS.get(step, 3600.0)
+    with (folders.out / f"{step}.log").open("w", encoding="utf-8") as file:
+        for command in commands(step, folders, extra, seconds):
+            variables = environment(step, folders)
+            if "unpack" in command:
+                variables["PYTHONPATH"] = str(folders.site)
+            process = subprocess.Popen(command, env=variables, cwd=ROOT, stdout=file, stderr=subprocess.STDOUT)
+            try:
+                status = process.wait(max(1.0, deadline - time.monotonic()))
+            except subprocess.TimeoutExpired:
+                status = 124
+            finally:
+                # SIGTERM has the steps end their engines.
+                if process.poll() is None:
+                    process.terminate()
+                    try:
+                        process.wait(30)
+                    except subprocess.TimeoutExpired:
+                        process.kill()
+            if status:
+                return status
+    return 0
 
 
 def main() -> int:
@@ -94,26 +223,25 @@ def main() -> int:
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--site", type=Path, help="where to unpack to; a temporary folder by default")
     parser.add_argument("--steps", default=DEFAULT_STEPS, help=f"some of: {','.join(STEPS)}")
+    parser.add_argument("--seconds", type=float, default=150.0, help="of measuring in each step that serves")
     parser.add_argument("pytest", nargs="*", help="further arguments for pytest, after --")
     arguments = parser.parse_args()
+    steps = list(filter(None, arguments.steps.split(",")))
+    unknown = [step for step in steps if step not in STEPS]
+    if unknown:
+        parser.error(f"unknown step {unknown[0]!r}; there are: {', '.join(STEPS)}")
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit("terminated"))
     arguments.out.mkdir(parents=True, exist_ok=True)
-    site = arguments.site or Path(tempfile.mkdtemp(prefix="site-"))
-    own = site.with_name(f"{site.name}-own")
-    for folder in (site, own):
-        folder.mkdir(parents=True, exist_ok=True)
-    unpack(arguments.parts, site, own)
-    variables = environment(site, own)
+    folders = Folders((arguments.site or Path(tempfile.mkdtemp(prefix="site-"))).resolve(), arguments.out.resolve())
+    unpack(arguments.parts, folders)
     failed = []
-    for step in filter(None, arguments.steps.split(",")):
+    for step in steps:
         started = time.monotonic()
         print(f"== {step}", flush=True)
-        log = arguments.out / f"{step}.log"
-        with log.open("w", encoding="utf-8") as file:
-            run = [*command(step, arguments.out, site, own, arguments.pytest)]
-            status = subprocess.run(run, env=variables, cwd=ROOT, stdout=file, stderr=subprocess.STDOUT, check=False)
-        print(log.read_text(encoding="utf-8", errors="replace")[-6000:])
-        print(f"== {step}: exit status {status.returncode}, {time.monotonic() - started:.0f} s", flush=True)
-        failed += [step] if status.returncode else []
+        status = run(step, folders, arguments.pytest, arguments.seconds)
+        print((arguments.out / f"{step}.log").read_text(encoding="utf-8", errors="replace")[-6000:])
+        print(f"== {step}: exit status {status}, {time.monotonic() - started:.0f} s", flush=True)
+        failed += [step] if status else []
     print("failed: " + ", ".join(failed) if failed else "all steps went well")
     return 1 if failed else 0
 

