@@ -236,6 +236,17 @@ def test_two_platforms_that_want_to_run_stop_sglang_until_one_is_named(
     assert resolved().device_name == "other"
 
 
+def test_only_the_named_platform_is_imported_and_without_a_name_a_broken_one_is_passed_over(
+    install: Install, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    install("broken_chip", "raise ImportError('no SDK')", sglang__srt__platforms="activate")
+    assert isinstance(resolved(), ours.DispatchPlatform)
+    install("other_sdk", "", sglang__srt__platforms="activate")
+    monkeypatch.setenv("SGLANG_PLATFORM", ENTRY_POINT)
+    assert isinstance(resolved(), ours.DispatchPlatform)
+    assert "other_sdk" not in sys.modules
+
+
 def test_the_hooks_of_a_platform_that_is_not_the_named_one_are_skipped_ours_too(
     install: Install, monkeypatch: pytest.MonkeyPatch
 ) -> None:

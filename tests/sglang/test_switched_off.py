@@ -10,6 +10,8 @@ from typing import Any
 import pytest
 from engine import CALLS_PER_FORWARD, distribution, load_in_forks, serve
 
+from sglang_fl.versions import installed_version, release
+
 pytestmark = pytest.mark.sglang
 
 #: Another vendor's package: plain PyTorch on the CPU, with nothing of ours in it.
@@ -109,11 +111,22 @@ def package(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
 @pytest.fixture(scope="module")
 def answers(package: Callable[[str], Path], tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any]]:
     cases = {
-        name: {"variables": variables, "before": [str(package(each)) for each in packages]}
+        name: {
+            "variables": {**variables, **_with_device(variables)},
+            "before": [str(package(each)) for each in packages],
+        }
         for name, (variables, packages, _) in CASES.items()
     }
-    cases["the other's hooks call us"] = {"variables": CALLED, "before": [str(package("other"))]}
+    cases["the other's hooks call us"] = {
+        "variables": {**CALLED, **_with_device(CALLED)},
+        "before": [str(package("other"))],
+    }
     return load_in_forks(cases, tmp_path_factory.mktemp("cases"))
+
+
+def _with_device(variables: dict[str, str]) -> dict[str, str]:
+    """The other chip is there where it is asked for: early versions ask as soon as layers are imported."""
+    return {"OTHER_CHIP": "here"} if variables.get("SGLANG_PLATFORM") == "other_chip" else {}
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -133,6 +146,23 @@ def test_doctor_finds_a_fault_exactly_where_sglang_passes_over_our_hooks(
 
 def test_hooks_of_another_vendor_can_load_us(answers: dict[str, dict[str, Any]]) -> None:
     assert answers["the other's hooks call us"]["hooks"] == 1
+
+
+def test_the_processes_that_load_plug_ins_are_those_that_the_page_names() -> None:
+    """Read from the installed SGLang: where it changes, docs/sglang.md has to follow."""
+    import sglang
+
+    root = Path(sglang.__file__).parent / "srt"
+    files = {
+        "launcher": "entrypoints/engine.py",
+        "scheduler": "managers/scheduler.py",
+        "detokenizer": "managers/detokenizer_manager.py",
+        "data-parallel controller": "managers/data_parallel_controller.py",
+        "scheduler under Ray": "ray/scheduler_actor.py",
+    }
+    loading = {name for name, file in files.items() if "load_plugins()" in (root / file).read_text(encoding="utf-8")}
+    of_newer = {"detokenizer", "data-parallel controller"} if release(installed_version()) >= (0, 5, 22) else set()
+    assert loading == {"launcher", "scheduler"} | of_newer
 
 
 def test_a_model_is_served_on_another_vendors_platform_with_our_operators(
