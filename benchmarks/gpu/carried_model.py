@@ -31,6 +31,8 @@ NAMES = {
 }
 TOP = {"token_embd.weight": "model.embed_tokens.weight", "output_norm.weight": "model.norm.weight"}
 PIECES = 2
+#: Of all pieces but the last: the first can then be carried with the kernels.
+FIRST_BYTES = 38_000_000
 
 
 def pack(wheel: Path, config: Path, parts: list[Path]) -> None:
@@ -42,10 +44,10 @@ def pack(wheel: Path, config: Path, parts: list[Path]) -> None:
         parts: as many folders as pieces.
     """
     content = wheel.read_bytes()
-    size = -(-len(content) // len(parts))
+    bounds = [0, *(FIRST_BYTES * number for number in range(1, len(parts))), len(content)]
     for number, part in enumerate(parts):
         part.mkdir(parents=True, exist_ok=True)
-        (part / f"model.whl.{number}").write_bytes(content[number * size : (number + 1) * size])
+        (part / f"model.whl.{number}").write_bytes(content[bounds[number] : bounds[number + 1]])
     settings = {**json.loads(config.read_text(encoding="utf-8")), "dtype": "bfloat16"}
     (parts[0] / "config.json").write_text(json.dumps(settings, indent=1) + "\n", encoding="utf-8")
     sums = {"wheel": hashlib.sha256(content).hexdigest()}

@@ -13,7 +13,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from job_loop import answer_jobs, end_with_parent
+from job_loop import answer_jobs, begin
 
 VOCABULARY = 128256
 CONFIG: dict[str, Any] = {
@@ -101,7 +101,7 @@ def start(arguments: argparse.Namespace) -> Any:
 
 def main() -> None:
     """Serve jobs until the input ends."""
-    end_with_parent()
+    answers = begin()
     arguments = parse(__doc__ or "")
     engine = start(arguments)
 
@@ -124,7 +124,7 @@ def main() -> None:
             for output in outputs
         ]
 
-    answer_jobs(VOCABULARY if arguments.model is None else 40_000, generate, score)
+    answer_jobs(answers, VOCABULARY if arguments.model is None else 40_000, generate, score)
     engine.shutdown()
 
 

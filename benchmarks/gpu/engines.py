@@ -10,6 +10,7 @@ import queue
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Iterable, Mapping
@@ -29,6 +30,14 @@ VLLM_VARIABLES = {
     "FLASHINFER_DISABLE_VERSION_CHECK": "1",
     "VLLM_NO_USAGE_STATS": "1",
 }
+
+
+def framework_variables(framework: str) -> dict[str, str]:
+    """Of an engine of that framework, ``"sglang"`` or ``"vllm"``: engines that start together would write the same compiled
+    graphs to the same files, so each has a folder of its own for them.
+    """
+    folder = tempfile.mkdtemp(prefix=f"{framework}-cache-")
+    return {"SGLANG_CACHE_DIR": folder} if framework == "sglang" else {**VLLM_VARIABLES, "VLLM_CACHE_ROOT": folder}
 
 
 class EngineError(RuntimeError):

@@ -12,12 +12,13 @@ from __future__ import annotations
 
 import ctypes
 import json
+import os
 import random
 import signal
 import sys
 import time
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TextIO
 
 #: ``generate(prompts, new)`` gives the number of new tokens of each prompt.
 Generate = Callable[[list[list[int]], int], list[int]]
@@ -26,25 +27,31 @@ Generate = Callable[[list[list[int]], int], list[int]]
 Score = Callable[[list[list[int]], int], list[dict[str, Any]]]
 
 
-def end_with_parent() -> None:
-    """Have the kernel kill this process when the one that measures is gone, so that no GPU stays occupied."""
+def begin() -> TextIO:
+    """Before the framework is imported: have the kernel kill this process when the one that measures is gone, so that no GPU stays
+    occupied, and keep the standard output for the answers: what the framework prints there goes to the log.
+    """
     ctypes.CDLL(None).prctl(1, signal.SIGKILL)
+    answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
+    os.dup2(2, 1)
+    return answers
 
 
-def answer_jobs(vocabulary: int, generate: Generate, score: Score) -> None:
+def answer_jobs(answers: TextIO, vocabulary: int, generate: Generate, score: Score) -> None:
     """Serve until the input ends.
 
     Args:
+        answers: from ``begin``.
         vocabulary: token ids of random prompts are below it.
         generate: serves random prompts.
         score: serves given ones.
     """
     numbers = random.Random(7)
-    print("READY", flush=True)
+    print("READY", file=answers, flush=True)
     for line in sys.stdin:
         job = json.loads(line)
         if "score" in job:
-            print("SCORES " + json.dumps(score(job["score"], job["new"])), flush=True)
+            print("SCORES " + json.dumps(score(job["score"], job["new"])), file=answers, flush=True)
             continue
         seconds, lengths = 0.0, set()
         for _ in range(job.get("repeat", 1)):
@@ -54,4 +61,4 @@ def answer_jobs(vocabulary: int, generate: Generate, score: Score) -> None:
             started = time.perf_counter()
             lengths |= set(generate(prompts, job["new"]))
             seconds += time.perf_counter() - started
-        print(f"SECONDS {seconds:.5f}" if lengths == {job["new"]} else f"WRONG {lengths}", flush=True)
+        print(f"SECONDS {seconds:.5f}" if lengths == {job["new"]} else f"WRONG {lengths}", file=answers, flush=True)

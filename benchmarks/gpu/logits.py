@@ -14,7 +14,6 @@ import argparse
 import datetime
 import json
 import os
-import statistics
 import subprocess
 import sys
 import time
@@ -23,19 +22,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from engines import HERE, VLLM_VARIABLES, Engine, EngineError, all_ready, exit_on_terminate, stop_all
+from bounds import errors, not_as_wanted, outside, ran, table
+from engines import HERE, Engine, EngineError, all_ready, exit_on_terminate, framework_variables, stop_all
 from policies import policy_file, printed_table
 from serve import versions
 
 PROMPTS = HERE.parents[1] / "examples" / "smollm2_greedy_fp32.json"
 NEW = 32
 OPERATORS = ("rms_norm", "rotary_embedding", "silu_and_mul")
-#: Of an engine's absolute error, by the error of the framework itself in the same mode: (factor, and what is added).
-MEAN, MAX = (1.25, 0.002), (1.5, 0.05)
-#: So much of the positions may have another most probable token than the framework itself has wrong.
-TOP = 0.03
-#: No engine may be further off, the framework itself included.
-LIMIT = 0.1
 
 
 @dataclass(frozen=True)
@@ -87,108 +81,11 @@ def report_of(path: Path, wanted: Mapping[str, str], seconds: float = 10.0) -> d
         time.sleep(0.2)
 
 
-def not_as_wanted(report: Mapping[str, Any], wanted: Mapping[str, str]) -> list[str]:
-    """What a report says against the expected implementations: others with calls, none with any, calls passed on."""
-    problems = []
-    for operator, implementation in wanted.items():
-        rows = [row for row in report["operators"] if row["operator"] == operator]
-        ran = {row["implementation"] for row in rows if row["calls"] + row["graph_sites"]}
-        if ran != {implementation}:
-            problems.append(f"{operator}: {', '.join(sorted(ran)) or 'nothing'} ran instead of {implementation}")
-        problems += [
-            f"{operator}: calls served by others, {row['served_by_others']}" for row in rows if row["served_by_others"]
-        ]
-    problems += [
-        f"{row['layers']} x {row['layer_class']} left: {row['reason']}" for row in report.get("left_to_framework", ())
-    ]
-    return problems
-
-
-def errors(scores: list[dict[str, Any]], exact: list[dict[str, Any]], texts: list[list[int]]) -> dict[str, float]:
-    """Absolute differences of log-probabilities of prompt and generated tokens; how often the most probable token is equal."""
-    forced, generated, same = [], [], []
-    for score, truth, text in zip(scores, exact, texts, strict=True):
-        count = len(text) - 1
-        forced += [abs(a - b) for a, b in zip(score["input"], truth["logprobs"][:count], strict=True)]
-        generated += [abs(a - b) for a, b in zip(score["output"], truth["logprobs"][count:], strict=True)]
-        same += [a == b for a, b in zip(score["input_top"], truth["top"][:count], strict=True)]
-    return {
-        "tokens": len(forced),
-        "mean": statistics.mean(forced),
-        "max": max(forced),
-        "generated": len(generated),
-        "generated_mean": statistics.mean(generated),
-        "generated_max": max(generated),
-        "top": statistics.mean(same),
-    }
-
-
-def outside(found: Mapping[str, float], native: Mapping[str, float]) -> list[str]:
-    """The bounds that an engine's errors break."""
-    broken = []
-    for kind in ("", "generated_"):
-        for name, (factor, added) in (("mean", MEAN), ("max", MAX)):
-            bound = factor * native[kind + name] + added
-            if found[kind + name] > bound:
-                broken.append(f"{kind + name} {found[kind + name]:.4f} is above {bound:.4f}")
-        if found[f"{kind}mean"] > LIMIT:
-            broken.append(f"{kind}mean {found[f'{kind}mean']:.4f} is above {LIMIT}")
-    if found["top"] < native["top"] - TOP:
-        broken.append(f"most probable token equal at {found['top']:.3f}, the framework itself at {native['top']:.3f}")
-    return broken
-
-
-def table(result: Mapping[str, Any]) -> str:
-    """The results as Markdown."""
-    lines = [
-        f"# Log-probabilities of a real model, {result['framework']}, {result['date']}",
-        "",
-        f"`{result['command']}`",
-        "",
-    ]
-    lines += [", ".join(f"{name} {version}" for name, version in result["versions"].items()) + ".", ""]
-    lines += [
-        "SmolLM2-135M-Instruct in bfloat16 against transformers in float32 with the same weights: absolute differences of natural",
-        "log-probabilities of the prompts' tokens (teacher-forced) and of the generated ones. Bounds: mean up to "
-        f"{MEAN[0]} times native's in the same mode + {MEAN[1]}, largest {MAX[0]} times + {MAX[1]}, the same most probable token",
-        f"as float32 at no more than {TOP:.0%} fewer positions than native, and no mean above {LIMIT}.",
-        "",
-        "| mode | engine | tokens | mean | largest | same most probable | generated | mean | largest | |",
-        "|---|---|---:|---:|---:|---:|---:|---:|---:|---|",
-    ]
-    for row in result["engines"]:
-        e = row["errors"]
-        cells = [row["mode"], row["engine"], f"{e['tokens']}", f"{e['mean']:.4f}", f"{e['max']:.3f}", f"{e['top']:.1%}"]
-        cells += [f"{e['generated']}", f"{e['generated_mean']:.4f}", f"{e['generated_max']:.3f}"]
-        lines.append(f"| {' | '.join(cells)} | {'; '.join(row['problems']) or 'ok'} |")
-    lines += ["", "Calls (outside of graphs) and places in compiled graphs:", ""]
-    lines += [
-        "| mode | engine | operator | layer class | layers | calls | in graphs | implementation |",
-        "|---|---|---|---|---:|---:|---:|---|",
-    ]
-    for row in result["engines"]:
-        for site in row["ran"]:
-            lines.append(f"| {' | '.join(map(str, [row['mode'], row['engine'], *site]))} |")
-    lines += [f"\n{name} is missing: {why}" for name, why in result["failed"].items()]
-    return "\n".join([*lines, ""])
-
-
-def ran(report: Mapping[str, Any]) -> list[list[Any]]:
-    """The rows of a report, those left to the framework too."""
-    keep = ("operator", "layer_class", "layers", "calls", "graph_sites", "implementation")
-    left = [
-        [r["operator"], r["layer_class"], r["layers"], 0, 0, f"(own: {r['reason']})"]
-        for r in report.get("left_to_framework", ())
-    ]
-    return [[row[key] for key in keep] for row in report["operators"]] + left
-
-
 def collect(arguments: Any, failed: dict[str, str]) -> list[dict[str, Any]]:
     """Start all engines together, ask each, and end them: rows of mode, engine, scores, report and problems so far."""
     framework = arguments.framework
     prefix = "SGLANG_FL_" if framework == "sglang" else "VLLM_FL_"
     script = "engine.py" if framework == "sglang" else "vllm_engine.py"
-    base = {} if framework == "sglang" else {**VLLM_VARIABLES}
     options = ["--model", str(arguments.model)]
     options += (
         ["--set", "max_total_tokens=8192"] if framework == "sglang" else ["--set", f"kv_cache_memory_bytes={1 << 30}"]
@@ -205,7 +102,7 @@ def collect(arguments: Any, failed: dict[str, str]) -> list[dict[str, Any]]:
                     continue
                 label = f"{name}, {mode}, logits {framework}"
                 report = reports / f"{name}-{mode}-{framework}.json".replace(" ", "-")
-                variables = {prefix + key: value for key, value in (setup.settings or {}).items()}
+                variables: dict[str, str] = {prefix + key: value for key, value in (setup.settings or {}).items()}
                 if setup.settings is not None:
                     variables[f"{prefix}REPORT"] = str(report)
                 if f"{prefix}CONFIG" in variables:
@@ -214,7 +111,14 @@ def collect(arguments: Any, failed: dict[str, str]) -> list[dict[str, Any]]:
                     )
                 own = setup.settings is not None
                 engine = Engine(
-                    label, own, mode == "eager", {**base, **variables}, arguments, *options, script=script, wait=False
+                    label,
+                    own,
+                    mode == "eager",
+                    {**framework_variables(framework), **variables},
+                    arguments,
+                    *options,
+                    script=script,
+                    wait=False,
                 )
                 started[label] = (mode, name, setup, report, engine)
         for engine in all_ready([entry[-1] for entry in started.values()], failed):
@@ -247,12 +151,13 @@ def exact(arguments: Any, sequences: list[list[int]]) -> list[dict[str, Any]]:
         arguments.out / f"oracle-{arguments.framework}-{name}.json" for name in ("sequences", "logprobs")
     )
     asked.write_text(json.dumps(sequences), encoding="utf-8")
-    environ = {**os.environ, "PYTHONPATH": str(arguments.oracle_site or arguments.site)}
-    subprocess.run(
-        [sys.executable, str(HERE / "oracle.py"), str(arguments.model), str(asked), str(answered)],
-        env=environ,
-        check=True,
-    )
+    command = [sys.executable, str(HERE / "oracle.py"), str(arguments.model), str(asked), str(answered)]
+    # The machine's own transformers, and where it has none the engines'.
+    for path in ("", str(arguments.site)):
+        if subprocess.run(command, env={**os.environ, "PYTHONPATH": path}, check=False).returncode == 0:
+            break
+    else:
+        raise SystemExit("the float32 run failed")
     found: list[dict[str, Any]] = json.loads(answered.read_text(encoding="utf-8"))
     return found
 
@@ -280,7 +185,6 @@ def main() -> int:
     for folder in ("site", "own", "out", "model"):
         parser.add_argument(f"--{folder}", type=Path, required=True)
     parser.add_argument("--framework", choices=("sglang", "vllm"), default="sglang")
-    parser.add_argument("--oracle-site", type=Path, help="packages of the float32 run; those of the engines by default")
     parser.add_argument("--engines", default="", help="only these, by comma")
     parser.add_argument(
         "--set", action="append", default=[], metavar="NAME=JSON", dest="extra", help="for every engine"

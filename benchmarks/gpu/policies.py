@@ -42,14 +42,16 @@ def printed_table(log: str) -> list[Row]:
 
 
 def policy_file(name: str, out: Path) -> Path | None:
-    """A tuned policy: the one of this run where a step has written it, else the one in ``benchmarks/results``.
+    """A tuned policy: the one of this run where a step has written it, else the one in ``benchmarks/results``; for vLLM without
+    one of its own that of SGLang, whose tokens mean vLLM's methods there.
 
     Args:
         name: of the file in the output folder, ``fl-tuned.yaml`` and the like.
         out: the output folder.
     """
     recorded = {"fl-tuned.yaml": "tune_h200.yaml", "fl-tuned-eager.yaml": "tune_h200-eager.yaml"}
-    candidates = [out / name, *([RESULTS / recorded[name]] if name in recorded else [])]
+    shared = name.replace("-vllm", "")
+    candidates = [out / name, *([RESULTS / recorded[shared]] if shared in recorded else [])]
     return next((path for path in candidates if path.exists()), None)
 
 

@@ -9,7 +9,7 @@ import argparse
 from typing import Any
 
 from engine import VOCABULARY, extra_arguments, model_arguments, parse
-from job_loop import answer_jobs, end_with_parent
+from job_loop import answer_jobs, begin
 
 
 def start(arguments: argparse.Namespace) -> Any:
@@ -36,7 +36,7 @@ def start(arguments: argparse.Namespace) -> Any:
 
 def main() -> None:
     """Serve jobs until the input ends."""
-    end_with_parent()
+    answers = begin()
     arguments = parse(__doc__ or "")
     llm = start(arguments)
     from vllm import SamplingParams
@@ -66,7 +66,7 @@ def main() -> None:
             )
         return found
 
-    answer_jobs(VOCABULARY if arguments.model is None else 40_000, generate, score)
+    answer_jobs(answers, VOCABULARY if arguments.model is None else 40_000, generate, score)
 
 
 if __name__ == "__main__":  # vLLM spawns its workers

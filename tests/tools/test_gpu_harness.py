@@ -17,10 +17,10 @@ import pytest
 GPU = Path(__file__).parents[2] / "benchmarks" / "gpu"
 sys.path.append(str(GPU))  # at the end: its names must hide no module of other tests
 try:
+    import bounds
     import carried_model
     import engines
     import figures
-    import logits
     import on_box
     import policies
     import turns
@@ -224,32 +224,32 @@ def test_the_policy_of_this_run_goes_before_the_recorded_one(tmp_path: Path) -> 
 def test_log_probabilities_are_compared_with_those_of_the_same_tokens() -> None:
     score = {"input": [-1.0, -2.5], "input_top": [5, 6], "output_ids": [8, 9], "output": [-0.5, -0.25]}
     truth = {"logprobs": [-1.0, -2.0, -0.25, -0.25], "top": [5, 7, 8, 9]}
-    found = logits.errors([score], [truth], [[1, 2, 3]])
+    found = bounds.errors([score], [truth], [[1, 2, 3]])
     assert (found["mean"], found["max"], found["top"], found["tokens"]) == (0.25, 0.5, 0.5, 2)
     assert (found["generated_mean"], found["generated_max"], found["generated"]) == (0.125, 0.25, 2)
 
 
 def test_an_engine_further_off_than_the_bounds_allow_is_named() -> None:
     native = {"mean": 0.02, "max": 0.1, "generated_mean": 0.02, "generated_max": 0.1, "top": 0.98}
-    assert logits.outside(native, native) == []
+    assert bounds.outside(native, native) == []
     worse = {**native, "mean": 0.03, "generated_max": 0.3, "top": 0.9}
-    assert logits.outside(worse, native) == [
+    assert bounds.outside(worse, native) == [
         "mean 0.0300 is above 0.0270",
         "generated_max 0.3000 is above 0.2000",
         "most probable token equal at 0.900, the framework itself at 0.980",
     ]
-    assert logits.outside({**native, "mean": 0.2}, {**native, "mean": 0.2}) == ["mean 0.2000 is above 0.1"]
+    assert bounds.outside({**native, "mean": 0.2}, {**native, "mean": 0.2}) == ["mean 0.2000 is above 0.1"]
 
 
 def test_a_report_in_which_another_implementation_ran_is_named() -> None:
     row = {"operator": "rms_norm", "implementation": "flagos", "calls": 9, "graph_sites": 0, "served_by_others": {}}
     other = {**row, "implementation": "reference", "calls": 1}
     left = {"operator": "silu_and_mul", "layer_class": "SiluAndMul", "layers": 2, "reason": "switched off"}
-    assert logits.not_as_wanted({"operators": [row]}, {"rms_norm": "flagos"}) == []
-    assert logits.not_as_wanted({"operators": [row, other]}, {"rms_norm": "flagos"}) == [
+    assert bounds.not_as_wanted({"operators": [row]}, {"rms_norm": "flagos"}) == []
+    assert bounds.not_as_wanted({"operators": [row, other]}, {"rms_norm": "flagos"}) == [
         "rms_norm: flagos, reference ran instead of flagos"
     ]
-    assert logits.not_as_wanted({"operators": [], "left_to_framework": [left]}, {"rms_norm": "flagos"}) == [
+    assert bounds.not_as_wanted({"operators": [], "left_to_framework": [left]}, {"rms_norm": "flagos"}) == [
         "rms_norm: nothing ran instead of flagos",
         "2 x SiluAndMul left: switched off",
     ]
