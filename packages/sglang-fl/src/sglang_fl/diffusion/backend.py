@@ -14,6 +14,7 @@ from typing import Any
 
 from fl_dispatch import Config, default_manager, load_config
 from sglang_fl.bridges import OPERATOR_ALIASES
+from sglang_fl.diffusion.choice import ENTRY_POINT
 from sglang_fl.diffusion.forwards import Forwards
 from sglang_fl.versions import installed_version, verdict
 
@@ -72,6 +73,14 @@ def initialise(platform: Any, setup: Callable[[], None] | None) -> None:
         ", ".join(_started.registered),
         " > ".join(_started.config.policy.prefer),
     )
+    plugins = os.environ.get("SGLANG_PLUGINS", "")
+    if plugins and ENTRY_POINT not in [word.strip() for word in plugins.split(",")]:
+        logger.warning(
+            "sglang-fl: SGLANG_PLUGINS=%s leaves our hooks out: the operators are in effect, but nothing checks that, layers "
+            "decide on their first call, and language-model layers in text encoders stay with SGLang; add %s to it",
+            plugins,
+            ENTRY_POINT,
+        )
 
 
 def _settings() -> Config:
@@ -88,7 +97,7 @@ def _register(platform: Any) -> Started:
     if warning is not None:
         logger.warning("%s", warning)
     key = platform.get_dispatch_key_name()
-    forwards = Forwards(manager, config, key, _mode)
+    forwards = Forwards(manager, config, key, _mode, _called)
     return Started(config, forwards, platform.device_type, key, forwards.register())
 
 
@@ -96,6 +105,14 @@ def _mode() -> str | None:
     if os.environ.get("SGLANG_ENABLE_DETERMINISTIC_INFERENCE", "").lower() in ("1", "true", "yes", "on"):
         return "SGLang's deterministic mode fixes the kernels"
     return _started.mode if _started is not None else None
+
+
+def _called() -> None:
+    """A layer was called that no hook of ours settled: hooks are left out (SGLANG_PLUGINS), or it was made later."""
+    from sglang_fl.diffusion.worker import publish_once
+
+    if _started is not None:
+        publish_once(_started)
 
 
 def _step(device: str, what: str, hint: str, action: Callable[[], Any]) -> Any:

@@ -25,7 +25,13 @@ def _rotary_forward(layer: Any, site: Site, native: Forward) -> Forward:
     split = (cache, *cache.chunk(2, dim=-1))
 
     def dispatched(
-        layer: Any, positions: Any = None, query: Any = None, key: Any = None, *rest: Any, offsets: Any = None, **more: Any
+        layer: Any,
+        positions: Any = None,
+        query: Any = None,
+        key: Any = None,
+        *rest: Any,
+        offsets: Any = None,
+        **more: Any,
     ) -> Any:
         nonlocal split
         # A cache, cos and sin or an offset that come with the call are not looked at by a layer with a cache of its own.
@@ -97,7 +103,19 @@ BRIDGES: Mapping[str, Bridge] = {
             operator=lambda layer: "rotary_embedding",
             outside=_outside_rotary,
             make=_rotary_forward,
-            parameters=frozenset({"positions", "query", "key", "position_offset", "cos", "sin", "complex_freqs", "cos_sin_cache", "offsets"}),
+            parameters=frozenset(
+                {
+                    "positions",
+                    "query",
+                    "key",
+                    "position_offset",
+                    "cos",
+                    "sin",
+                    "complex_freqs",
+                    "cos_sin_cache",
+                    "offsets",
+                }
+            ),
             standard=_rotary_standard,
         ),
     )

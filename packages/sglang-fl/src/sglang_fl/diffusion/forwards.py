@@ -29,13 +29,23 @@ class Forwards:
         config: white and black list.
         key: SGLang's name of the platform's forwards (``get_dispatch_key_name``).
         mode: a mode of this process in which every layer stays with SGLang, as a reason; None: there is none.
+        called: told when a layer decides on its first call, which nobody had settled.
     """
 
-    def __init__(self, manager: OpManager, config: Config, key: str, mode: Callable[[], str | None] = lambda: None) -> None:
+    def __init__(
+        self,
+        manager: OpManager,
+        config: Config,
+        key: str,
+        mode: Callable[[], str | None] = lambda: None,
+        called: Callable[[], None] = lambda: None,
+    ) -> None:
         self._manager = manager
         self._config = config
         self._key = key
         self._mode = mode
+        self._called = called
+        self._registered: set[type] = set()
         self._left: weakref.WeakKeyDictionary[Any, tuple[str, str, str]] = weakref.WeakKeyDictionary()
 
     def register(self) -> list[str]:
@@ -45,16 +55,17 @@ class Forwards:
             SeamError: this SGLang lacks one of the classes, or the registration.
         """
         custom_op = _find(f"{_CUSTOM_OP}.CustomOp")
-        names = []
         for bridge in BRIDGES.values():
             for klass in _family(_find(bridge.layer)):
                 custom_op.register_oot_forward(klass, fn=self._first_call(bridge), platform_key=self._key)
-                names.append(klass.__qualname__)
-        return names
+                self._registered.add(klass)
+        return sorted(klass.__qualname__ for klass in self._registered)
 
     def _first_call(self, bridge: Bridge) -> Forward:
         def first_call(layer: Any, *args: Any, **kwargs: Any) -> Any:
-            return self._settle(layer, bridge)(*args, **kwargs)
+            forward = self._settle(layer, bridge)
+            self._called()
+            return forward(*args, **kwargs)
 
         first_call.bridge = bridge  # type: ignore[attr-defined]  # how settle_layer knows ours
         return first_call
@@ -105,6 +116,9 @@ class Forwards:
         own = list(_overridden(type(layer), _find(base.layer)))
         if own:
             self._left[layer] = (base.operator(layer), type(layer).__name__, f"overrides {', '.join(own)}")
+        elif type(layer) not in self._registered and current == self._own_method(layer):
+            # A subclass that was imported after the registration, with the method it then got.
+            layer._forward_method = self._bind(layer, base)
         elif getattr(current, "__self__", None) is layer:
             self._left[layer] = (base.operator(layer), type(layer).__name__, "SGLang pinned its own method in __init__")
         else:
@@ -139,6 +153,7 @@ def _names(klass: type) -> list[str]:
 def _family(klass: type) -> Iterator[type]:
     """A class and those of its subclasses so far that override no forward: SGLang looks for the exact class."""
     yield klass
+    sub: type
     for sub in klass.__subclasses__():
         if not any(name.startswith("forward") for name in vars(sub)):
             yield from _family(sub)

@@ -10,7 +10,7 @@ from __future__ import annotations
 from pkgutil import resolve_name
 from typing import Any
 
-from sglang.multimodal_gen.runtime.platforms import Platform, PlatformEnum, builtin_platform_plugins
+from sglang.multimodal_gen.runtime.platforms import PlatformEnum, builtin_platform_plugins
 
 from sglang_fl.diffusion.backend import initialise
 from sglang_fl.diffusion.choice import device_facts
@@ -20,15 +20,22 @@ _IDENTITY = ("is_cuda", "is_rocm", "is_tpu", "is_cpu", "is_cuda_alike", "is_mps"
 #: What it answers otherwise for, or demands of, a platform out of tree.
 _OPERATIONS = ("get_device", "get_torch_distributed_backend_str", "supports_distributed_device_id")
 #: SGLang's order of preference where a layer has a method for the device.
-_KEYS = (("is_cuda", "cuda"), ("is_rocm", "hip"), ("is_npu", "npu"), ("is_xpu", "xpu"), ("is_musa", "musa"), ("is_cpu", "cpu"))
+_KEYS = (
+    ("is_cuda", "cuda"),
+    ("is_rocm", "hip"),
+    ("is_npu", "npu"),
+    ("is_xpu", "xpu"),
+    ("is_musa", "musa"),
+    ("is_cpu", "cpu"),
+)
 
 
-def own_class() -> type[Platform]:
+def own_class() -> Any:
     """SGLang's own platform for this machine, as it detects it."""
     for detect in builtin_platform_plugins.values():
         name = detect()
         if name is not None:
-            return resolve_name(name)  # type: ignore[no-any-return]  # a class of SGLang
+            return resolve_name(name)
     raise RuntimeError("SGLang Diffusion finds no platform of its own on this machine; leave the selection to it")
 
 
@@ -36,7 +43,7 @@ def dispatching(own: Any) -> Any:
     """A subclass of ``own``, a platform class of SGLang's, that is out of tree to SGLang's layers and ``own`` otherwise."""
     before = own()
 
-    class DispatchPlatform(own):  # type: ignore[misc]  # which class is known when it runs
+    class DispatchPlatform(own):
         _enum = PlatformEnum.OOT
         # What SGLang registers its torch.library operators with on this device.
         dispatch_key = before.get_torch_library_dispatch_key()

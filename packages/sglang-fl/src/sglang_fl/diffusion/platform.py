@@ -23,7 +23,7 @@ _COMMUNICATORS = "sglang.multimodal_gen.runtime.distributed.device_communicators
 _SDPA = "sglang.multimodal_gen.runtime.layers.attention.backends.sdpa.SDPABackend"
 
 
-class DispatchPlatform(Platform):  # type: ignore[misc]  # SGLang has no types
+class DispatchPlatform(Platform):
     """Out of tree to SGLang, whatever the device.
 
     Args:
@@ -134,7 +134,9 @@ class DispatchPlatform(Platform):  # type: ignore[misc]  # SGLang has no types
 
     def get_all_to_all_communicator_cls(self) -> str:
         """SGLang's general one, with torch.distributed's collectives, unless the vendor names its own."""
-        default = "cpu_communicator.CpuCommunicator" if self.is_cpu() else "base_device_communicator.DeviceCommunicatorBase"
+        default = (
+            "cpu_communicator.CpuCommunicator" if self.is_cpu() else "base_device_communicator.DeviceCommunicatorBase"
+        )
         return self.facts.classes.get("sglang.diffusion.communicator", f"{_COMMUNICATORS}.{default}")
 
     def get_cpu_architecture(self) -> CpuArchEnum:
@@ -146,7 +148,9 @@ class DispatchPlatform(Platform):  # type: ignore[misc]  # SGLang has no types
         """What SGLang looks registered forwards up by, and ``forward_<name>`` of layers that have none."""
         return self.facts.native_forward
 
-    def get_attn_backend_cls_str(self, selected_backend: AttentionBackendEnum | None, head_size: int, dtype: Any) -> str:
+    def get_attn_backend_cls_str(
+        self, selected_backend: AttentionBackendEnum | None, head_size: int, dtype: Any
+    ) -> str:
         """The vendor's attention class where the user asks for none by name; else PyTorch's.
 
         Raises:

@@ -46,7 +46,9 @@ def after_init(result: Any, worker: Any, *args: Any, **kwargs: Any) -> None:
     """AFTER hook of ``GPUWorker.init_device_and_model``. Raises SeamError or SelectionError, which stops the start-up."""
     here = started()
     if here is None:
-        raise SeamError("sglang-fl's diffusion hook ran in a process where its platform was not initialised; reinstall it")
+        raise SeamError(
+            "sglang-fl's diffusion hook ran in a process where its platform was not initialised; reinstall it"
+        )
     here.mode = _compiling(worker.server_args)
     if here.mode is not None:
         if here.config.policy.strict:
@@ -91,6 +93,14 @@ def _layers(pipeline: Any) -> Iterator[Any]:
     for component in pipeline.modules.values():
         if isinstance(component, nn.Module):
             yield from component.modules()
+
+
+def publish_once(here: Started) -> None:
+    """Where no hook did it: the report, from the first layer that is called on."""
+    if _report is None:
+        import torch.distributed
+
+        publish(here, torch.distributed.get_rank() if torch.distributed.is_initialized() else 0)
 
 
 def publish(here: Started, rank: int) -> Report:

@@ -2,6 +2,7 @@
 """One operator, and facts about a device from which both frameworks' platforms are made. Present where SAMPLE_PLATFORM=1."""
 
 import os
+import sys
 
 from fl_dispatch import BackendImplKind, DevicePlatform, OpImpl, Vendor
 
@@ -29,11 +30,16 @@ def register(registry):
 
 
 def setup():
-    """Leaves a line in the file SAMPLE_PLATFORM_LOG: which process was set up."""
+    """Leaves a line in the file SAMPLE_PLATFORM_LOG: which process was set up, and what of SGLang Diffusion's it had imported."""
     path = os.environ.get("SAMPLE_PLATFORM_LOG")
     if path:
+        early = [
+            name
+            for name in ("runtime.managers.gpu_worker", "runtime.server_args")
+            if f"sglang.multimodal_gen.{name}" in sys.modules
+        ]
         with open(path, "a", encoding="utf-8") as log:
-            log.write(f"setup {os.getpid()}\n")
+            log.write(" ".join(["setup", str(os.getpid()), *early]) + "\n")
 
 
 PLATFORM = DevicePlatform(

@@ -1,0 +1,197 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Hooks, required initialisation and the check of a worker in SGLang Diffusion: its rules, against real SGLang."""
+
+from __future__ import annotations
+
+import logging
+import sys
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+
+pytest.importorskip(
+    "sglang.multimodal_gen.runtime.platforms.plugins", reason="SGLang Diffusion takes plug-ins from 0.5.21 on"
+)
+
+from diffusion_case import OVERRIDE, Install, facts, layers, started
+from sglang.multimodal_gen.runtime import platforms
+from sglang.multimodal_gen.runtime.platforms import plugins
+
+import sglang_fl.diffusion.backend as backend
+import sglang_fl.diffusion.worker as worker
+from fl_dispatch import SeamError
+from sglang_fl.diffusion import register_hooks
+from sglang_fl.diffusion.choice import ENTRY_POINT
+from sglang_fl.diffusion.platform import DispatchPlatform
+
+pytestmark = pytest.mark.usefixtures("fresh")
+
+
+def loaded() -> set[str]:
+    return set(plugins._discover())
+
+
+def test_hooks_of_a_platforms_distribution_are_skipped_unless_it_is_selected(
+    install: Install, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Why our operators reach a built-in platform by selection alone, and not by hooks."""
+    assert ENTRY_POINT not in loaded()
+    monkeypatch.setattr(platforms, "_current_platform", None)
+    monkeypatch.setenv(OVERRIDE, ENTRY_POINT)
+    assert ENTRY_POINT in loaded()
+
+
+def test_hooks_are_registered_with_diffusions_registry_in_a_worker_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    from sglang.srt.plugins.hook_registry import HookRegistry
+
+    register_hooks()
+    assert plugins.HookRegistry._hooks == {}
+    monkeypatch.setattr(backend, "_started", started())
+    before = {target: len(hooks) for target, hooks in HookRegistry._hooks.items()}
+    register_hooks()
+    assert worker.TARGET in plugins.HookRegistry._hooks
+    assert {target: len(hooks) for target, hooks in HookRegistry._hooks.items()} == before
+
+
+def test_registration_resolves_no_target(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(backend, "_started", started())
+    monkeypatch.delitem(sys.modules, "sglang.multimodal_gen.runtime.managers.gpu_worker", raising=False)
+    register_hooks()
+    assert "sglang.multimodal_gen.runtime.managers.gpu_worker" not in sys.modules
+
+
+def test_a_plug_in_of_ours_that_fails_aborts_the_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    """SGLang takes the hooks of the selected platform's distribution for a part of it."""
+    monkeypatch.setenv(OVERRIDE, ENTRY_POINT)
+
+    def fails() -> None:
+        raise SeamError("gone")
+
+    monkeypatch.setattr(worker, "register", fails)
+    with pytest.raises(SeamError, match="gone"):
+        plugins.load_plugins()
+
+
+def test_an_allow_list_without_us_leaves_the_operators_in_effect_and_says_so(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setenv(OVERRIDE, ENTRY_POINT)
+    monkeypatch.setenv("SGLANG_PLUGINS", "theirs, another")
+    assert ENTRY_POINT not in loaded()
+    with caplog.at_level(logging.WARNING, "sglang_fl"):
+        platforms.initialize_current_platform()
+    assert "SGLANG_PLUGINS=theirs, another leaves our hooks out: the operators are in effect" in caplog.text
+    layer = layers().SiluAndMul()
+    layer(torch.ones(1, 8))
+    assert layer._forward_method.__func__.dispatched_by_fl
+    assert worker._report is not None
+    assert [row["operator"] for row in worker._report.rows()].count("silu_and_mul") == 1
+
+
+# -- initialisation
+
+
+def test_a_required_initialisation_that_fails_aborts_the_start_says_what_and_is_not_tried_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    tries: list[int] = []
+
+    def acme_setup() -> None:
+        tries.append(1)
+        raise OSError("driver 7 is too old")
+
+    monkeypatch.setattr(platforms, "_current_platform", DispatchPlatform(facts(setup=acme_setup)))
+    with pytest.raises(backend.BackendError) as caught:
+        platforms.initialize_current_platform()
+    text = str(caught.value)
+    assert "the diffusion platform for acme_chip cannot start" in text
+    assert "acme_setup) failed: OSError: driver 7 is too old" in text
+    assert "SGLANG_FL_DENY_VENDORS leaves the vendor out" in text
+    assert isinstance(caught.value.__cause__, OSError)
+    with pytest.raises(RuntimeError, match="previously failed: sglang-fl: the diffusion platform for acme_chip"):
+        platforms.initialize_current_platform()
+    assert tries == [1]
+    assert backend.started() is None
+
+
+def test_a_layer_class_that_sglang_moved_aborts_the_start_and_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    import sglang.multimodal_gen.runtime.layers.activation as module
+
+    monkeypatch.delattr(module, "GeluAndMul")
+    monkeypatch.setattr(platforms, "_current_platform", DispatchPlatform(facts()))
+    with pytest.raises(
+        backend.BackendError, match=r"registering our forwards failed: SeamError: SGLang .* has no .*GeluAndMul"
+    ):
+        platforms.initialize_current_platform()
+
+
+def test_initialisation_sets_the_device_up_and_registers_under_the_platforms_key(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    calls: list[int] = []
+    one = DispatchPlatform(facts(setup=lambda: calls.append(1), native_forward="acme_forward"))
+    monkeypatch.setattr(platforms, "_current_platform", one)
+    platforms.initialize_current_platform()
+    platforms.initialize_current_platform()
+    assert calls == [1]
+    from sglang.multimodal_gen.runtime.layers.custom_op import CustomOp
+
+    registered = CustomOp._oot_forward_registry["acme_forward"]
+    known = layers()
+    assert {known.SiluAndMul, known.GeluAndMul, known.RMSNorm, known.RotaryEmbedding} <= set(registered)
+    found = backend.started()
+    assert found is not None
+    assert (found.key, found.device_type) == ("acme_forward", "acme_chip")
+
+
+# -- once the pipeline is there
+
+
+def pipeline(*parts: Any) -> Any:
+    return SimpleNamespace(modules={"transformer": torch.nn.ModuleList(parts), "tokenizer": object()})
+
+
+def gpu_worker(pipe: Any, **arguments: Any) -> Any:
+    return SimpleNamespace(pipeline=pipe, server_args=SimpleNamespace(**arguments), rank=1)
+
+
+def test_every_layer_of_every_component_is_settled_and_reported(
+    ours: backend.Started, caplog: pytest.LogCaptureFixture
+) -> None:
+    known = layers()
+    parts = [known.SiluAndMul(), known.RMSNorm(8), known.RMSNorm(8), known.FP32LayerNorm(8)]
+    ours.forwards._manager = worker.default_manager()
+    with caplog.at_level(logging.INFO, "sglang_fl"):
+        worker.after_init(None, gpu_worker(pipeline(*parts)))
+    assert "diffusion worker rank 1, cpu" in caplog.text
+    assert worker._report is not None
+    report = worker._report.as_dict()
+    assert {(row["operator"], row["layers"]) for row in report["operators"]} >= {("silu_and_mul", 1), ("rms_norm", 2)}
+    assert ("FP32LayerNorm", 1) in {(row["layer_class"], row["layers"]) for row in report["left_to_framework"]}
+
+
+def test_a_layer_that_runs_what_we_did_not_register_stops_the_start(ours: backend.Started) -> None:
+    layer = layers().SiluAndMul()
+
+    def theirs(x: Any) -> Any:
+        return x
+
+    layer._forward_method = theirs
+    with pytest.raises(SeamError, match=r"SiluAndMul runs .*theirs.* and not the registered forward \(1 layers\)"):
+        worker.after_init(None, gpu_worker(pipeline(layer)))
+
+
+def test_torch_compile_leaves_every_layer_to_sglang_says_so_and_strict_refuses_it(
+    ours: backend.Started, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    layer = layers().SiluAndMul()
+    with caplog.at_level(logging.WARNING, "sglang_fl"):
+        worker.after_init(None, gpu_worker(pipeline(layer), enable_torch_compile=True))
+    assert "--enable-torch-compile compiles SGLang's own methods: every layer stays with SGLang" in caplog.text
+    assert layer._forward_method == layer.forward_native
+    strict = started({"STRICT": "1", "PREFER": "reference"})
+    monkeypatch.setattr(backend, "_started", strict)
+    with pytest.raises(SeamError, match="strict, and --enable-torch-compile"):
+        worker.after_init(None, gpu_worker(pipeline(layers().SiluAndMul()), enable_torch_compile=True))
