@@ -48,7 +48,7 @@ class Job:
 
 JOBS = {
     "decode, 64 requests": Job(64, 128, 128, "new"),
-    "decode, 1 request": Job(1, 128, 128, "new", repeat=3),
+    "decode, 1 request": Job(1, 128, 128, "new", repeat=2),
     "prefill, 16 x 4096": Job(16, 4096, 1, "prompt", every=2),
 }
 #: The host is the limit there, and it is slow: fewer new tokens.

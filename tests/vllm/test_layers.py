@@ -275,12 +275,17 @@ def test_layers_with_a_forward_of_their_own_are_named_as_left() -> None:
     assert reason(layer).startswith("has a forward of its own: MRotaryEmbedding.forward_native")
 
 
-@pytest.mark.parametrize("version", ["0.8.5", "0.20.1"])
+@pytest.mark.parametrize("version", ["0.8.5", "0.25.0"])
 def test_an_unsupported_version_stops_with_the_tested_range(version: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(plugin, "_installed", None)
     monkeypatch.setattr(plugin, "installed_version", lambda: version)
     with pytest.raises(SeamError, match=versions.tested_range()):
         vllm_fl_adapter.load_plugin()
+
+
+def test_a_version_before_the_tested_ones_whose_places_are_known_is_untested_and_starts() -> None:
+    assert not versions.too_old("0.25.1")
+    assert "not a version vllm-fl-adapter was tested with" in str(versions.verdict("0.25.1"))
 
 
 def test_the_hash_that_names_cached_graphs_depends_on_the_fingerprint() -> None:

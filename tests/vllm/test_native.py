@@ -90,5 +90,13 @@ def test_tune_measures_what_computes_the_same_as_the_reference(workload: Any) ->
         torch.testing.assert_close(theirs.detach(), ours)
 
 
+def test_tune_measures_a_norm_with_the_kernels_that_a_worker_settles(monkeypatch: pytest.MonkeyPatch) -> None:
+    from vllm.ir import ops
+
+    monkeypatch.setattr(ops.rms_norm, "_priority_impls", [])
+    native_method("rms_norm", {"hidden": 64, "head_size": 64}, torch.float32, "cpu")
+    assert ops.rms_norm.get_priority() == VllmConfig().kernel_config.ir_op_priority.rms_norm
+
+
 def copied(value: Any) -> Any:
     return value.clone() if isinstance(value, torch.Tensor) else value

