@@ -35,6 +35,9 @@ def prepare_worker() -> None:
     # Importing the runner sets up the platform, which wants our hooks first: here the platform is no matter.
     current_platform.init_backend = lambda: None  # type: ignore[method-assign]
     from sglang.srt.model_executor import model_runner
+    from sglang.srt.server_args import ServerArgs
+
+    publish_arguments()
 
     def load_model(self: Any, *, new_option: str = "") -> None:
         self.done.append(f"load_model {new_option}")
@@ -43,9 +46,9 @@ def prepare_worker() -> None:
         self.runner.done.append(f"__init__ {new_option}")
         model_runner.ModelRunner.load_model(self.runner, new_option=new_option)
 
+    ServerArgs.check_server_args = lambda self: None  # type: ignore[method-assign]
     scheduler.Scheduler.__init__ = init  # type: ignore[assignment,method-assign]
     model_runner.ModelRunner.load_model = load_model  # type: ignore[assignment,method-assign]
-    publish_arguments()
 
 
 def build_worker() -> dict[str, Any]:
@@ -54,8 +57,11 @@ def build_worker() -> dict[str, Any]:
     from sglang.srt.layers.activation import SiluAndMul
     from sglang.srt.layers.layernorm import RMSNorm
     from sglang.srt.managers import scheduler
+    from sglang.srt.server_args import ServerArgs
 
     from sglang_fl import worker
+
+    ServerArgs.check_server_args(SimpleNamespace(use_ray="RAY" in os.environ))  # type: ignore[arg-type]
 
     model = torch.nn.Sequential(RMSNorm(32), SiluAndMul())
     runner = SimpleNamespace(model=model, device="cpu", server_args=None, done=[])

@@ -141,6 +141,10 @@ def answers(tmp_path_factory: pytest.TempPathFactory) -> Answers:
         name: {"variables": {**report, **variables}, place: [str(other)]} for name, (variables, place) in CASES.items()
     }
     cases |= {"alone": {"variables": report}, "newer": {"variables": report}}
+    for strict in "01":
+        cases[f"ray, strict {strict}"] = {
+            "variables": {"RAY": "1", "SGLANG_FL_STRICT": strict, "SGLANG_FL_PREFER": "reference"}
+        }
     newer = _sglang_of_another_version(folder / "newer")
     for name in cases:
         if name.startswith("newer"):
@@ -213,6 +217,15 @@ def test_a_plug_in_that_keeps_the_model_from_our_check_stops_the_start(answers: 
     message = answers["stop"]["outcome"]
     assert message.startswith("SeamError: SGLang ")
     assert "the scheduler was built but no model passed our check" in message
+
+
+def test_workers_under_ray_where_sglang_loads_no_plug_in_are_warned_of_and_refused_by_strict(answers: Answers) -> None:
+    text = "loads no plug-in in the workers that --use-ray starts: they serve without our operators"
+    (warning,) = answers["ray, strict 0"]["warnings"]
+    assert f"{text}; leave --use-ray out to have them" in warning
+    refusal = answers["ray, strict 1"]["outcome"]
+    assert refusal.startswith("SeamError: strict, and SGLang ")
+    assert f"{text}; leave --use-ray out, or turn strict off" in refusal
 
 
 # -- a version that nobody has tested

@@ -69,6 +69,9 @@ def _install() -> Installed:
     register(seam.module, f"{seam.owner}.{seam.method}", binder.around_seam, HookType.AROUND)
     if seam.has(METHOD):
         register(seam.module, f"{seam.owner}.{METHOD}", around_enter_torch_compile, HookType.AROUND)
+    from sglang_fl.launcher import TARGET, before_check
+
+    register(*TARGET, before_check, HookType.BEFORE)
     if _WORKER_MODULE in sys.modules:
         from sglang_fl.worker import around_scheduler_init
 
