@@ -97,7 +97,7 @@ def table(result: Mapping[str, Any]) -> str:
     for row in result["engines"]:
         for site in row["ran"]:
             lines.append(f"| {' | '.join(map(str, [row['mode'], row['engine'], *site]))} |")
-    lines += [f"\n{name} is missing: {why}" for name, why in result["failed"].items()]
+    lines += [f"\n{name} is missing, {why.removeprefix(f'{name}: ')}" for name, why in result["failed"].items()]
     return "\n".join([*lines, ""])
 
 

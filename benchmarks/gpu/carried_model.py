@@ -79,7 +79,9 @@ def unpack(folder: Path, model: Path) -> None:
     _same("model", weights, sums["model"])
     model.mkdir(parents=True, exist_ok=True)
     (model / "config.json").write_text((folder / "config.json").read_text(encoding="utf-8"), encoding="utf-8")
-    (model / "model.safetensors").write_bytes(weights)
+    scratch = model / "model.safetensors.part"
+    scratch.write_bytes(weights)
+    scratch.rename(model / "model.safetensors")
 
 
 def _same(what: str, content: bytes, wanted: str) -> None:

@@ -34,14 +34,23 @@ VLLM_VARIABLES = {
 
 def framework_variables(framework: str) -> dict[str, str]:
     """Of an engine of that framework, ``"sglang"`` or ``"vllm"``: engines that start together would write the same compiled
-    graphs to the same files, so each has a folder of its own for them.
+    graphs and FlagGems' database to the same files, so each has a folder of its own for them.
     """
     folder = tempfile.mkdtemp(prefix=f"{framework}-cache-")
-    return {"SGLANG_CACHE_DIR": folder} if framework == "sglang" else {**VLLM_VARIABLES, "VLLM_CACHE_ROOT": folder}
+    variables = {"SGLANG_CACHE_DIR": folder} if framework == "sglang" else {**VLLM_VARIABLES, "VLLM_CACHE_ROOT": folder}
+    return {**variables, "FLAGGEMS_CACHE_DIR": str(Path(folder) / "flaggems")}
+
+
+_LOG = "; the end of its log:\n"
 
 
 class EngineError(RuntimeError):
-    """An engine did not start, died, or gave a wrong answer."""
+    """An engine did not start, died, or gave a wrong answer; the message ends with the end of its log."""
+
+    @property
+    def reason(self) -> str:
+        """Without the log."""
+        return str(self).partition(_LOG)[0]
 
 
 class Engine:
@@ -122,7 +131,7 @@ class Engine:
             else:
                 why = "it ended"
                 self._lines.put(None)  # for whoever asks next
-        raise EngineError(f"{self.name}: no {word}, {why}; the end of {self.log}:\n{self.tail()}")
+        raise EngineError(f"{self.name}: no {word}, {why}{_LOG}{self.tail()}")
 
     def tail(self, lines: int = 30) -> str:
         """The end of its log."""
@@ -139,7 +148,7 @@ class Engine:
             pipe.write(json.dumps(message) + "\n")
             pipe.flush()
         except OSError as error:
-            raise EngineError(f"{self.name}: {error}; the end of {self.log}:\n{self.tail()}") from error
+            raise EngineError(f"{self.name}: {error}{_LOG}{self.tail()}") from error
 
     def seconds(self) -> float:
         """How long it took for the job that was sent."""
@@ -200,7 +209,7 @@ def all_ready(engines: Iterable[Engine], failed: dict[str, str]) -> list[Engine]
             up.append(engine)
         except EngineError as error:
             print(error, flush=True)
-            failed[engine.name] = str(error).splitlines()[0]
+            failed[engine.name] = error.reason
             engine.stop()
     return up
 

@@ -120,7 +120,7 @@ def table(result: Mapping[str, Any]) -> str:
         lines += ["Whole interval below native: " + ("; ".join(low) if low else "none") + ".", ""]
     lines += ["Tokens a second, medians; in brackets the mean ratio to native of the same round, 95 % interval.", ""]
     for name, why in result.get("failed", {}).items():
-        lines += [f"{name} is missing: {why}", ""]
+        lines += [f"{name} is missing, {why.removeprefix(f'{name}: ')}", ""]
     lines += [f"Not as the policy says: {problem}" for problem in result.get("problems", ())]
     for name, choices in result["choices"].items():
         lines += [f"Layers of {name}:", "", "```", *choices, "```", ""]

@@ -129,7 +129,7 @@ def collect(arguments: Any, failed: dict[str, str]) -> list[dict[str, Any]]:
                 row["scores"] = engine.scores()
             except EngineError as error:
                 print(error, flush=True)
-                failed[engine.name] = str(error).splitlines()[0]
+                failed[engine.name] = error.reason
                 continue
             if setup.settings is None:
                 row["problems"] = ["has a table of dispatched layers"] if printed_table(engine.text()) else []
@@ -196,6 +196,9 @@ def main() -> int:
     failed: dict[str, str] = {}
     rows = collect(arguments, failed)
     (arguments.out / f"logits-{arguments.framework}-raw.json").write_text(json.dumps(rows) + "\n", encoding="utf-8")
+    if not rows:
+        print("no engine gave anything", flush=True)
+        return 1
     judge(rows, arguments)
     result: dict[str, Any] = {
         "framework": "SGLang" if arguments.framework == "sglang" else "vLLM",
@@ -210,7 +213,7 @@ def main() -> int:
     )
     (arguments.out / f"logits-{arguments.framework}.md").write_text(table(result), encoding="utf-8")
     print(table(result), flush=True)
-    return 1 if failed or not rows or any(row["problems"] for row in rows) else 0
+    return 1 if failed or any(row["problems"] for row in rows) else 0
 
 
 if __name__ == "__main__":

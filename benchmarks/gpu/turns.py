@@ -49,7 +49,7 @@ def measure(
         if failed is None:
             raise error
         print(error, flush=True)
-        failed[engine.name] = str(error).splitlines()[0]
+        failed[engine.name] = error.reason
         engines.remove(engine)
         for by_engine in rates.values():
             by_engine.pop(engine.name, None)
