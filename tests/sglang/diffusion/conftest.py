@@ -34,6 +34,7 @@ def fresh(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(backend, "_started", None)
     monkeypatch.setattr(worker, "_report", None)
     monkeypatch.setattr(worker, "_binder", None)
+    monkeypatch.setattr(worker, "_hooked", False)
     manager = OpManager(device_type="cpu")
     for module in (backend, worker):
         monkeypatch.setattr(module, "default_manager", lambda: manager)

@@ -71,7 +71,7 @@ def started(
     config = load_config("SGLANG_FL_", {f"SGLANG_FL_{name}": value for name, value in (settings or {}).items()})
     manager = manager or OpManager(policy=config.policy, device_type="cpu")
     forwards = Forwards(manager, config, key, backend._mode, backend._called)
-    return backend.Started(config, forwards, "cpu", key, forwards.register())
+    return backend.Started(config, forwards, "cpu", "the seam", forwards.register())
 
 
 def facts(**given: Any) -> DevicePlatform:

@@ -14,6 +14,8 @@ pytest.importorskip(
 )
 
 from diffusion_case import layers, started
+from sglang.multimodal_gen.runtime import platforms
+from sglang.multimodal_gen.runtime.platforms import cpu
 
 import sglang_fl.diffusion.backend as backend
 
@@ -63,6 +65,26 @@ def test_real_layers_run_our_operators_and_compute_what_sglangs_do(
         exact = operator != "rotary_embedding" or dtype == torch.float32
         tolerance = {"rtol": 0.0, "atol": 0.0} if exact else {"rtol": 2**-6, "atol": 2**-6}
         torch.testing.assert_close(got, wanted, **tolerance)
+
+
+def test_on_sglangs_own_platform_the_hook_answers_and_the_layers_own_method_is_what_sglang_would_run(
+    ours: backend.Started, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    known = layers()
+    monkeypatch.setattr(platforms, "_current_platform", cpu.CpuPlatform())
+    here = started({"OOT_BLACKLIST": "silu_and_mul"})
+    original = known.RMSNorm.dispatch_forward
+    monkeypatch.setattr(
+        known.CustomOp, "dispatch_forward", lambda layer: here.forwards.around_dispatch(original, layer)
+    )
+    norm, activation, other = known.RMSNorm(8), known.SiluAndMul(), known.FP32LayerNorm(8)
+    x = torch.arange(8.0).reshape(1, 8)
+    for layer in (norm, activation, other):
+        assert here.forwards.settle_layer(layer) is None
+        assert torch.equal(layer(x), layer.forward_native(x))
+    assert norm._forward_method.__func__.dispatched_by_fl
+    assert activation._forward_method == activation.forward_cpu
+    assert other._forward_method == other.forward_cpu
 
 
 def test_a_registered_forward_is_taken_when_a_layer_is_constructed_and_decides_once(ours: backend.Started) -> None:

@@ -20,8 +20,9 @@ pytest.importorskip("diffusers", reason="SGLang Diffusion needs diffusers")
 
 import numpy as np
 import tiny_zimage
-from engine import START_TIMEOUT, environment
+from engine import START_TIMEOUT, distribution, environment
 
+CUSTOM_OP = "sglang.multimodal_gen.runtime.layers.custom_op.CustomOp"
 OVERRIDE = "SGLANG_DIFFUSION_PLATFORM_OVERRIDE"
 
 
@@ -31,8 +32,8 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 class Images:
-    """What became of four workers of one program: on a vendor's platform, on SGLang's own with our operators, without us, and
-    on a vendor's platform whose set-up fails.
+    """What became of five workers of one program: on a vendor's platform, on SGLang's own made to honour our operators, on
+    SGLang's own with our hooks, without us, and on a vendor's platform whose set-up fails.
     """
 
     def __init__(self, model: Path, folder: Path, plugin: Path) -> None:
@@ -47,16 +48,21 @@ class Images:
             "runs": [
                 self._run("vendor", vendor, report=True),
                 self._run("own", own, report=True),
-                self._run("without", {OVERRIDE: "cpu"}),
+                self._run(
+                    "hooks", {OVERRIDE: "cpu", "SGLANG_FL_PREFER": "reference", "SGLANG_PLUGINS": "my_ops"}, report=True
+                ),
+                self._run("without", {OVERRIDE: "cpu", "SGLANG_PLUGINS": "nobody"}),
                 self._run(
                     "failing", {**vendor, "SAMPLE_PLATFORM": "1", "SAMPLE_PLATFORM_LOG": str(folder / "no" / "log")}
                 ),
             ],
         }
+        entry_point = "my_ops = sglang_fl.diffusion:register_hooks"
+        hooks = distribution(folder / "my_ops", "my_ops", "", "[sglang.multimodal_gen.plugins]", entry_point)
         (folder / "job.json").write_text(json.dumps(job), encoding="utf-8")
         done = subprocess.run(
             [sys.executable, str(Path(__file__).parent / "diffuse.py"), str(folder / "job.json")],
-            env=environment({"SAMPLE_PLATFORM": "1"}, [plugin]),
+            env=environment({"SAMPLE_PLATFORM": "1"}, [plugin, hooks]),
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
@@ -102,14 +108,20 @@ def expected(silu_and_mul: str) -> set[tuple[str, str, int, int]]:
 def test_a_vendors_platform_is_selected_by_itself_and_every_layer_ran_our_operators(images: Images) -> None:
     report = images.report("vendor")
     assert (report["role"], report["device"]) == ("diffusion worker", "cpu")
-    assert report["seam"] == "CustomOp.register_oot_forward(platform_key='native')"
+    assert report["seam"] == f"{CUSTOM_OP}.register_oot_forward(platform_key='native')"
     assert ran(report) == expected("vendor.sample_platform")
     assert report["left_to_framework"] == []
 
 
 def test_named_explicitly_our_operators_run_on_sglangs_own_platform(images: Images) -> None:
     report = images.report("own")
-    assert report["seam"] == "CustomOp.register_oot_forward(platform_key='cpu')"
+    assert report["seam"] == f"{CUSTOM_OP}.register_oot_forward(platform_key='cpu')"
+    assert ran(report) == expected("reference")
+
+
+def test_on_a_built_in_platform_hooks_of_a_distribution_without_a_platform_run_our_operators(images: Images) -> None:
+    report = images.report("hooks")
+    assert report["seam"] == f"{CUSTOM_OP}.dispatch_forward"
     assert ran(report) == expected("reference")
 
 
@@ -117,7 +129,7 @@ def test_the_image_is_that_of_sglang_without_us(images: Images) -> None:
     without = images.image("without")
     assert without.shape == (64, 64, 3)
     assert without.std() > 10, "not one colour"
-    for name in ("vendor", "own"):
+    for name in ("vendor", "own", "hooks"):
         assert np.abs(images.image(name) - without).max() <= 1, name
 
 

@@ -17,7 +17,7 @@ pytest.importorskip(
 
 from diffusion_case import OVERRIDE, Install, facts, layers, started
 from sglang.multimodal_gen.runtime import platforms
-from sglang.multimodal_gen.runtime.platforms import plugins
+from sglang.multimodal_gen.runtime.platforms import cpu, plugins
 
 import sglang_fl.diffusion.backend as backend
 import sglang_fl.diffusion.worker as worker
@@ -46,6 +46,7 @@ def test_hooks_of_a_platforms_distribution_are_skipped_unless_it_is_selected(
 def test_hooks_are_registered_with_diffusions_registry_in_a_worker_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     from sglang.srt.plugins.hook_registry import HookRegistry
 
+    monkeypatch.setenv(OVERRIDE, ENTRY_POINT)
     register_hooks()
     assert plugins.HookRegistry._hooks == {}
     monkeypatch.setattr(backend, "_started", started())
@@ -56,10 +57,31 @@ def test_hooks_are_registered_with_diffusions_registry_in_a_worker_alone(monkeyp
 
 
 def test_registration_resolves_no_target(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(OVERRIDE, ENTRY_POINT)
     monkeypatch.setattr(backend, "_started", started())
     monkeypatch.delitem(sys.modules, "sglang.multimodal_gen.runtime.managers.gpu_worker", raising=False)
     register_hooks()
     assert "sglang.multimodal_gen.runtime.managers.gpu_worker" not in sys.modules
+
+
+def test_a_distribution_without_a_platform_brings_our_hooks_to_sglangs_own_platform(install: Install) -> None:
+    install("my_ops", "", "[sglang.multimodal_gen.plugins]", "my_ops = sglang_fl.diffusion:register_hooks")
+    plugins.load_plugins()
+    assert type(platforms.current_platform) is cpu.CpuPlatform
+    hooks = plugins.HookRegistry._hooks
+    assert {"sglang.multimodal_gen.runtime.layers.custom_op.CustomOp.dispatch_forward", worker.TARGET} <= set(hooks)
+    register_hooks()
+    assert {len(registered) for registered in hooks.values()} == {1}
+
+
+def test_on_sglangs_own_platform_a_wrong_setting_ends_the_process_as_sglang_would_go_on(
+    install: Install, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    install("my_ops", "", "[sglang.multimodal_gen.plugins]", "my_ops = sglang_fl.diffusion:register_hooks")
+    monkeypatch.setenv(OVERRIDE, "cpu")
+    monkeypatch.setenv("SGLANG_FL_STRICT", "perhaps")
+    with pytest.raises(SystemExit, match=r"sglang-fl refuses to start: .*SGLANG_FL_STRICT"):
+        plugins.load_plugins()
 
 
 def test_a_plug_in_of_ours_that_fails_aborts_the_start(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -143,7 +165,8 @@ def test_initialisation_sets_the_device_up_and_registers_under_the_platforms_key
     assert {known.SiluAndMul, known.GeluAndMul, known.RMSNorm, known.RotaryEmbedding} <= set(registered)
     found = backend.started()
     assert found is not None
-    assert (found.key, found.device_type) == ("acme_forward", "acme_chip")
+    assert found.device_type == "acme_chip"
+    assert found.seam.endswith(".CustomOp.register_oot_forward(platform_key='acme_forward')")
 
 
 # -- once the pipeline is there
@@ -179,7 +202,7 @@ def test_a_layer_that_runs_what_we_did_not_register_stops_the_start(ours: backen
         return x
 
     layer._forward_method = theirs
-    with pytest.raises(SeamError, match=r"SiluAndMul runs .*theirs.* and not the registered forward \(1 layers\)"):
+    with pytest.raises(SeamError, match=r"SiluAndMul runs .*theirs.* and not what it got from us \(1 layers\)"):
         worker.after_init(None, gpu_worker(pipeline(layer)))
 
 

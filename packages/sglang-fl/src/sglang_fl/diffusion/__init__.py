@@ -20,7 +20,9 @@ def activate() -> str | None:
 
 
 def register_hooks() -> None:
-    """Entry point of ``sglang.multimodal_gen.plugins``, called once in every process where our platform is the selected one."""
+    """Entry point of ``sglang.multimodal_gen.plugins``, called once in every process where our platform is the selected one;
+    on other platforms a distribution that offers none may name it as well.
+    """
     from sglang_fl.diffusion.worker import register
 
     register()

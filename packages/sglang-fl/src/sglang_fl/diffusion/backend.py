@@ -15,7 +15,7 @@ from typing import Any
 from fl_dispatch import Config, default_manager, load_config
 from sglang_fl.bridges import OPERATOR_ALIASES
 from sglang_fl.diffusion.choice import ENTRY_POINT
-from sglang_fl.diffusion.forwards import Forwards
+from sglang_fl.diffusion.forwards import CUSTOM_OP, Forwards
 from sglang_fl.versions import installed_version, verdict
 
 logger = logging.getLogger("sglang_fl")
@@ -34,7 +34,7 @@ class Started:
     config: Config
     forwards: Forwards
     device_type: str
-    key: str
+    seam: str
     registered: list[str]
     #: Why every layer stays with SGLang in this process, once that is known; None: they do not.
     mode: str | None = None
@@ -44,7 +44,7 @@ _started: Started | None = None
 
 
 def started() -> Started | None:
-    """What ``initialise`` put in effect, or None in a process that is not a worker on our platform."""
+    """What ``initialise`` or ``without_platform`` put in effect in this process; None: neither was called."""
     return _started
 
 
@@ -88,6 +88,25 @@ def _settings() -> Config:
 
 
 def _register(platform: Any) -> Started:
+    key = platform.get_dispatch_key_name()
+    here = _start(platform, key)
+    here.seam = f"{CUSTOM_OP}.register_oot_forward(platform_key={key!r})"
+    here.registered = here.forwards.register()
+    return here
+
+
+def without_platform(platform: Any) -> Started:
+    """On a platform that is not ours: the settings and the binder, for a hook on the place where SGLang decides.
+
+    Raises:
+        FLDispatchError: the settings are wrong.
+    """
+    global _started
+    _started = _start(platform, "native")
+    return _started
+
+
+def _start(platform: Any, key: str) -> Started:
     config = _settings()
     manager = default_manager()
     manager.configure(policy=config.policy, device_type=platform.device_type)
@@ -96,9 +115,8 @@ def _register(platform: Any) -> Started:
     warning = verdict(installed_version())
     if warning is not None:
         logger.warning("%s", warning)
-    key = platform.get_dispatch_key_name()
     forwards = Forwards(manager, config, key, _mode, _called)
-    return Started(config, forwards, platform.device_type, key, forwards.register())
+    return Started(config, forwards, platform.device_type, f"{CUSTOM_OP}.dispatch_forward", [])
 
 
 def _mode() -> str | None:

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """``Forwards``: what we register with SGLang Diffusion, and for each layer our bridge or SGLang's own method with the reason.
 
-``CustomOp`` looks a registered forward up in ``__init__``, by the exact class, when the layer has no field yet. So what is
-registered decides later: once the model is there (``settle_layer``), or on the first call of a layer that is made after that.
+``CustomOp`` asks for a layer's method in ``__init__``, when the layer has no field yet. So what it gets decides later: once the
+model is there (``settle_layer``), or on the first call of a layer that is made after that. On a platform of ours it finds what
+we registered, by the exact class; on others our hook answers.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 import importlib
 import weakref
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 from fl_dispatch import Config, OpManager, SeamError
@@ -18,7 +20,7 @@ from sglang_fl.diffusion.bridges import BRIDGES, LEFT
 from sglang_fl.layers import Forward, _method_of, _unbound, tolerant
 from sglang_fl.versions import installed_version
 
-_CUSTOM_OP = "sglang.multimodal_gen.runtime.layers.custom_op"
+CUSTOM_OP = "sglang.multimodal_gen.runtime.layers.custom_op.CustomOp"
 
 
 class Forwards:
@@ -46,6 +48,8 @@ class Forwards:
         self._mode = mode
         self._called = called
         self._registered: set[type] = set()
+        #: SGLang's own decision, where we hook it.
+        self._decide: Callable[[Any], Forward] | None = None
         self._left: weakref.WeakKeyDictionary[Any, tuple[str, str, str]] = weakref.WeakKeyDictionary()
 
     def register(self) -> list[str]:
@@ -54,12 +58,20 @@ class Forwards:
         Raises:
             SeamError: this SGLang lacks one of the classes, or the registration.
         """
-        custom_op = _find(f"{_CUSTOM_OP}.CustomOp")
+        custom_op = _find(CUSTOM_OP)
         for bridge in BRIDGES.values():
             for klass in _family(_find(bridge.layer)):
                 custom_op.register_oot_forward(klass, fn=self._first_call(bridge), platform_key=self._key)
                 self._registered.add(klass)
         return sorted(klass.__qualname__ for klass in self._registered)
+
+    def around_dispatch(self, original: Forward, layer: Any, *args: Any, **kwargs: Any) -> Forward:
+        """AROUND hook of ``CustomOp.dispatch_forward``: which method shall ``layer`` run, on a platform that is not ours?"""
+        self._decide = original
+        bridge = _bridge(type(layer))
+        if bridge is None or any(_overridden(type(layer), _find(bridge.layer))):
+            return original(layer, *args, **kwargs)  # type: ignore[no-any-return]  # a method of the layer
+        return partial(self._first_call(bridge), layer)
 
     def _first_call(self, bridge: Bridge) -> Forward:
         def first_call(layer: Any, *args: Any, **kwargs: Any) -> Any:
@@ -92,9 +104,11 @@ class Forwards:
         return _method_of(layer, tolerant(bridge, bridge.make(layer, site, own_method), native, site), native)
 
     def _own_method(self, layer: Any) -> Forward:
-        """What SGLang would run without a registered forward: the layer's method for the key, else the one for any platform."""
+        """What SGLang would run without us: on our platform the layer's method for the key, else the one for any platform."""
+        if self._decide is not None:
+            return self._decide(layer)
         name = f"forward_{self._key}"
-        base = _find(f"{_CUSTOM_OP}.CustomOp")
+        base = _find(CUSTOM_OP)
         below = type(layer).__mro__[: type(layer).__mro__.index(base)]
         return getattr(layer, name if any(name in vars(klass) for klass in below) else "forward_oot")  # type: ignore[no-any-return]
 
@@ -104,7 +118,7 @@ class Forwards:
         if bridge is not None:
             self._settle(layer, bridge)
             return None
-        base = next((b for b in map(BRIDGES.get, _names(type(layer))) if b is not None), None)
+        base = _bridge(type(layer))
         current = getattr(layer, "_forward_method", None)
         if base is None:
             reason = next((LEFT[name] for name in _names(type(layer)) if name in LEFT), None)
@@ -122,7 +136,9 @@ class Forwards:
         elif getattr(current, "__self__", None) is layer:
             self._left[layer] = (base.operator(layer), type(layer).__name__, "SGLang pinned its own method in __init__")
         else:
-            return f"{type(layer).__name__} runs {getattr(current, '__qualname__', current)!r} and not the registered forward"
+            return (
+                f"{type(layer).__name__} runs {getattr(current, '__qualname__', current)!r} and not what it got from us"
+            )
         return None
 
     def left(self) -> list[tuple[str, str, str]]:
@@ -130,8 +146,13 @@ class Forwards:
         return list(self._left.values())
 
 
+def _bridge(klass: type) -> Bridge | None:
+    """Of the class or the nearest ancestor that has one."""
+    return next((bridge for bridge in map(BRIDGES.get, _names(klass)) if bridge is not None), None)
+
+
 def _ours(layer: Any) -> Bridge | None:
-    """The bridge of the registered forward that the layer got in ``__init__`` and that has not decided yet."""
+    """The bridge of the forward of ours that the layer got in ``__init__`` and that has not decided yet."""
     return getattr(getattr(getattr(layer, "_forward_method", None), "func", None), "bridge", None)
 
 

@@ -8,8 +8,8 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
-from fl_dispatch import Report, SeamError, default_manager, replace_aten
-from sglang_fl.diffusion.backend import Started, started
+from fl_dispatch import FLDispatchError, Report, SeamError, default_manager, replace_aten
+from sglang_fl.diffusion.backend import Started, started, without_platform
 from sglang_fl.layers import LayerBinder
 from sglang_fl.seam import find_seam
 from sglang_fl.versions import installed_version
@@ -21,17 +21,37 @@ TARGET = "sglang.multimodal_gen.runtime.managers.gpu_worker.GPUWorker.init_devic
 
 _report: Report | None = None
 _binder: LayerBinder | None = None
+_hooked = False
 
 
 def register() -> None:
-    """Register our hooks in a worker; in the launcher and in the HTTP server, which run no model, there is nothing to hook.
+    """Register our hooks: on our own platform in a worker alone, as launcher and HTTP server run no model.
 
-    Raises what stops the start: SGLang takes the hooks of the selected platform's distribution for a part of the platform.
+    On a platform that is not ours SGLang only calls this through a distribution without a platform. It then logs and ignores
+    what plug-ins raise, so a fault ends the process; on ours it stops the start by itself.
     """
-    global _binder
-    here = started()
-    if here is None:
+    global _hooked
+    if _hooked:
         return
+    from sglang.multimodal_gen.runtime import platforms
+
+    if type(platforms.current_platform).__module__.startswith("sglang_fl."):
+        here = started()
+        if here is not None:
+            _register(here)
+        return
+    from sglang.multimodal_gen.runtime.platforms.plugins import HookRegistry, HookType
+
+    try:
+        here = without_platform(platforms.current_platform)
+        HookRegistry.register(here.seam, here.forwards.around_dispatch, HookType.AROUND)
+        _register(here)
+    except FLDispatchError as error:
+        raise SystemExit(f"sglang-fl refuses to start: {error}") from error
+
+
+def _register(here: Started) -> None:
+    global _binder, _hooked
     from sglang.multimodal_gen.runtime.platforms.plugins import HookRegistry, HookType
 
     HookRegistry.register(TARGET, after_init, HookType.AFTER)
@@ -40,6 +60,7 @@ def register() -> None:
     seam = find_seam()
     _binder = LayerBinder(default_manager(), here.config, seam)
     HookRegistry.register(seam.target, _binder.around_seam, HookType.AROUND)
+    _hooked = True
 
 
 def after_init(result: Any, worker: Any, *args: Any, **kwargs: Any) -> None:
@@ -83,7 +104,7 @@ def settle(pipeline: Any, here: Started) -> None:
         listed = "; ".join(f"{text} ({count} layers)" for text, count in problems.items())
         raise SeamError(
             f"SGLang {installed_version()}: our operators are not in effect: {listed}. Another plug-in may replace them (look "
-            "for other calls of register_oot_forward), or this SGLang looks them up elsewhere"
+            f"for others at {here.seam}), or this SGLang looks them up elsewhere"
         )
 
 
@@ -115,8 +136,9 @@ def publish(here: Started, rank: int) -> Report:
             role="diffusion worker",
             left=lambda: [*here.forwards.left(), *(_binder.left() if _binder is not None else [])],
         )
-        _report.fact("seam", f"CustomOp.register_oot_forward(platform_key={here.key!r})")
-        _report.fact("registered", here.registered)
+        _report.fact("seam", here.seam)
+        if here.registered:
+            _report.fact("registered", here.registered)
         _report.fact("aten", replace_aten(here.config).as_dict)
     if not _report.rows():
         logger.warning("no layer of this pipeline is served through fl-dispatch; the table says why")
