@@ -7,7 +7,7 @@ Looks at installed metadata, variables and vendors' facts: SGLang is not importe
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from importlib.metadata import entry_points
 
 from fl_dispatch import Finding, FLDispatchError
@@ -15,12 +15,17 @@ from sglang_fl import versions
 from sglang_fl.diffusion.choice import ENTRY_POINT, VARIABLE, device_facts
 
 PLATFORMS = "sglang.multimodal_gen.platforms"
+PLUGINS = "sglang.multimodal_gen.plugins"
+#: What a distribution without a platform names to have our operators on platforms that are not ours.
+HOOKS = "sglang_fl.diffusion:register_hooks"
 #: From here on SGLang Diffusion takes plug-ins.
 FIRST = (0, 5, 21)
 #: SGLang's own platforms that the variable can name.
 OWN = ("cpu", "cuda", "rocm", "xpu", "mps", "npu", "musa")
 
 _SUBJECT = "sglang diffusion"
+_OURS = f"{VARIABLE}={ENTRY_POINT}"
+_REMEDY = f"{_OURS} runs them on SGLang's own platform of this machine; docs/diffusion.md has another way"
 
 
 def check() -> Iterator[Finding]:
@@ -31,44 +36,56 @@ def check() -> Iterator[Finding]:
     if versions.release(version) < FIRST:
         yield Finding("note", _SUBJECT, f"takes no plug-ins in SGLang {version}", "from SGLang 0.5.21 on it does")
         return
-    yield from _selection(os.environ)
-    yield from _plugins(os.environ)
+    selected = os.environ.get(VARIABLE, "").strip()
+    carriers = _carriers(os.environ.get("SGLANG_PLUGINS", ""))
+    yield _unset(carriers) if not selected else _set(selected, carriers)
+    yield from _plugins(os.environ.get("SGLANG_PLUGINS", ""))
 
 
-def _selection(environ: Mapping[str, str]) -> Iterator[Finding]:
-    selected = environ.get(VARIABLE, "").strip()
-    names = sorted(point.name for point in entry_points(group=PLATFORMS))
-    ours = f"{VARIABLE}={ENTRY_POINT}"
+def _set(selected: str, carriers: list[str]) -> Finding:
     if selected == ENTRY_POINT:
-        yield Finding("ok", VARIABLE, "selects our platform: our operators run in diffusion workers")
-    elif selected.lower() in OWN:
-        text = f"selects SGLang's own platform {selected!r}, which runs none of our operators"
-        yield Finding("note", VARIABLE, text, f"{ours} runs them on SGLang's own platform of this machine")
-    elif selected:
-        text = f"{selected!r} is another platform than ours: SGLang Diffusion then runs none of our operators"
-        if selected not in names:
-            text += f", and stops, because no installed plug-in has this name (installed: {', '.join(names)})"
-        yield Finding("fault", VARIABLE, text, f"unset it, or set {ours}")
-    else:
-        yield _unset(names, ours)
+        return Finding("ok", VARIABLE, "selects our platform: our operators run in diffusion workers")
+    own = selected.lower() in OWN
+    names = sorted(entry_points(group=PLATFORMS).names)
+    if not own and selected not in names:
+        text = f"{selected!r} is the name of no installed plug-in, so SGLang Diffusion stops (installed: {', '.join(names)})"
+        return Finding("fault", VARIABLE, text, f"unset it, or set {_OURS}")
+    text = f"selects {'its own platform' if own else 'the platform'} {selected!r}"
+    if carriers:
+        return Finding("ok", VARIABLE, f"{text}, where the hooks of {', '.join(carriers)} run our operators")
+    return Finding("note", VARIABLE, f"{text}, which runs none of our operators", _REMEDY)
 
 
-def _unset(names: list[str], ours: str) -> Finding:
+def _unset(carriers: list[str]) -> Finding:
     try:
         facts = device_facts()
     except FLDispatchError as error:
         return Finding("fault", _SUBJECT, f"does not start with these settings: {error}", "correct the setting")
-    if facts is None or (facts.device_type in OWN and facts.device_type != "cpu"):
-        text = "stays on SGLang's own platform, where it asks for none of our operators"
-        return Finding("note", _SUBJECT, text, f"{ours} runs them there")
-    if len(names) > 1:
-        hint = f"SGLang stops when more than one wants to run; select one, for example {ours}"
-        return Finding("note", _SUBJECT, f"several platforms are installed ({', '.join(names)})", hint)
-    return Finding("ok", _SUBJECT, f"takes our platform by itself, for the {facts.device_type} of a vendor")
+    names = sorted(entry_points(group=PLATFORMS).names)
+    if facts is not None and (facts.device_type not in OWN or facts.device_type == "cpu"):
+        if len(names) > 1:
+            hint = f"SGLang stops when more than one wants to run; select one, for example {_OURS}"
+            return Finding("note", _SUBJECT, f"several platforms are installed ({', '.join(names)})", hint)
+        return Finding("ok", _SUBJECT, f"takes our platform by itself, for the {facts.device_type} of a vendor")
+    if carriers:
+        return Finding(
+            "ok", _SUBJECT, f"stays on its own platform, where the hooks of {', '.join(carriers)} run our operators"
+        )
+    return Finding("note", _SUBJECT, "stays on its own platform, where it runs none of our operators", _REMEDY)
 
 
-def _plugins(environ: Mapping[str, str]) -> Iterator[Finding]:
-    plugins = environ.get("SGLANG_PLUGINS", "")
-    if plugins and ENTRY_POINT not in [word.strip() for word in plugins.split(",")]:
-        text = f"SGLANG_PLUGINS={plugins} leaves out {ENTRY_POINT!r}: no check of the layers in diffusion workers"
+def _carriers(plugins: str) -> list[str]:
+    """Distributions that bring our hooks and offer no platform, so that SGLang does not skip them on a platform not theirs."""
+    platforms = {point.dist.name for point in entry_points(group=PLATFORMS) if point.dist}
+    named = [point for point in entry_points(group=PLUGINS) if point.value == HOOKS and _allowed(point.name, plugins)]
+    return sorted({point.dist.name for point in named if point.dist} - platforms)
+
+
+def _plugins(plugins: str) -> Iterator[Finding]:
+    if not _allowed(ENTRY_POINT, plugins):
+        text = f"SGLANG_PLUGINS={plugins} leaves out {ENTRY_POINT!r}: no check of the layers in diffusion workers on our platform"
         yield Finding("note", "SGLANG_PLUGINS", text, f"SGLANG_PLUGINS={plugins},{ENTRY_POINT}, or unset it")
+
+
+def _allowed(name: str, plugins: str) -> bool:
+    return not plugins or name in [word.strip() for word in plugins.split(",")]
