@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
 import gc
 import importlib
 import pickle
@@ -16,6 +17,7 @@ from real_layers import load, native, norm, rotary, settled
 from torch._dynamo.testing import CompileCounter
 
 from fl_dispatch import SelectionPolicy, default_manager
+from sglang_fl.layers import LayerBinder
 
 pytestmark = pytest.mark.sglang
 
@@ -204,6 +206,14 @@ def test_seam_that_answers_with_sglangs_own_method_is_noticed(loaded: Any, monke
     monkeypatch.setattr(owner, loaded.seam.method, hooked.__wrapped__)
     problem = loaded.binder.settle_layer(norm())
     assert problem == f"RMSNorm was never asked about at {loaded.seam.target}"
+
+
+def test_layer_that_nothing_decided_where_construction_decides_is_noticed(loaded: Any) -> None:
+    """As when the older place is still there, and inert."""
+    binder = LayerBinder(default_manager(), loaded.config, dataclasses.replace(loaded.seam, lazy=False))
+    layer = norm()
+    layer._forward_method = None
+    assert binder.settle_layer(layer) == f"RMSNorm was never asked about at {loaded.seam.target}"
 
 
 def test_decided_layer_is_not_kept_alive(loaded: Any) -> None:

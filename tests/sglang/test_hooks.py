@@ -94,7 +94,8 @@ def classes():
 
 
 def seam_moved():
-    delattr(*seam())
+    while found := seam():
+        delattr(*found)
 
 
 def seam_inert():

@@ -97,6 +97,8 @@ class LayerBinder:
             return None
         current = layer._forward_method
         undecided = current is None
+        if undecided and not self._seam.lazy:
+            return f"{type(layer).__name__} was never asked about at {self._seam.target}"
         if undecided:
             current = layer._forward_method = layer._resolve_forward_method()
         settle = getattr(current, "settle", None)
