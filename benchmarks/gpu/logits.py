@@ -25,7 +25,7 @@ from typing import Any
 from bounds import errors, not_as_wanted, outside, ran, table
 from engines import HERE, Engine, EngineError, all_ready, exit_on_terminate, framework_variables, stop_all
 from policies import policy_file, printed_table
-from serve import versions
+from serve import device, versions
 
 PROMPTS = HERE.parents[1] / "examples" / "smollm2_greedy_fp32.json"
 NEW = 32
@@ -204,7 +204,7 @@ def main() -> int:
         "framework": "SGLang" if arguments.framework == "sglang" else "vLLM",
         "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
         "command": f"python3 benchmarks/gpu/logits.py --framework {arguments.framework}",
-        "versions": versions(arguments),
+        "versions": {"on": device(), **versions(arguments)},
         "engines": rows,
         "failed": failed,
     }

@@ -110,6 +110,16 @@ def versions(arguments: Any) -> dict[str, str]:
     return found
 
 
+def device() -> str:
+    """The GPU's name, as the driver has it."""
+    command = ["nvidia-smi", "--query-gpu=name", "--format=csv,noheader"]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, check=True)
+    except (OSError, subprocess.CalledProcessError):
+        return "no NVIDIA GPU"
+    return done.stdout.partition("\n")[0].strip()
+
+
 def start_group(name: str, arguments: Any, failed: dict[str, str]) -> tuple[list[Engine], dict[str, Path]]:
     """Start a group's engines together and wait for them.
 
@@ -154,7 +164,7 @@ def run_group(name: str, arguments: Any) -> bool:
         "title": f"{framework} end to end, {name}",
         "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
         "command": f"python3 benchmarks/gpu/{Path(__file__).name} {shlex.join(arguments.shown)}",
-        "setting": f"{framework}, {arguments.model_name}, bfloat16, engines of a group alive on one GPU and measured in turns.",
+        "setting": f"{framework}, {arguments.model_name}, bfloat16, {device()}; engines alive on it at once, measured in turns.",
         "versions": version,
         "groups": {},
         "choices": {},
