@@ -41,3 +41,19 @@ def test_every_rank_reports_and_ran_every_operator_for_every_layer(three_ranks: 
 def test_every_rank_prints_its_table(three_ranks: Run) -> None:
     for rank in RANKS:
         assert f"scheduler rank {rank}, cpu" in three_ranks.log
+
+
+def test_the_number_of_a_data_parallel_replica_is_found_where_sglang_keeps_it() -> None:
+    """Up to 0.5.20 the scheduler's argument, from 0.5.21 on in SGLang's context."""
+    from sglang.srt.runtime_context import get_parallel
+
+    from sglang_fl.worker import _data_parallel_rank
+
+    def early(self: object, server_args: object, dp_rank: int | None) -> None: ...
+
+    def late(self: object, server_args: object) -> None: ...
+
+    assert _data_parallel_rank(early, (None, None, 1), {}) == 1
+    assert _data_parallel_rank(early, (None, None), {"dp_rank": None}) is None
+    with get_parallel().override(dp_rank=2):
+        assert _data_parallel_rank(late, (None, None), {}) == 2
