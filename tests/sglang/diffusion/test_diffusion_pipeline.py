@@ -67,7 +67,7 @@ class Images:
             stderr=subprocess.STDOUT,
             text=True,
             errors="replace",
-            timeout=START_TIMEOUT,
+            timeout=2 * START_TIMEOUT,  # five workers
             check=False,
         )
         self.log = done.stdout
