@@ -212,3 +212,21 @@ def test_on_sglangs_own_platform_every_question_is_answered_as_before(
     assert one.get_device(0) == before.get_device(0)
     assert one.get_torch_library_dispatch_key() == before.get_torch_library_dispatch_key()
     assert one.get_dispatch_key_name() == before.device_type
+
+
+def test_on_sglangs_own_platform_compiler_and_forwards_are_those_of_the_device(monkeypatch: pytest.MonkeyPatch) -> None:
+    """SGLang asks platforms out of tree for a compiler, where it knows that of its own by itself."""
+    from sglang.srt.utils import common
+
+    from sglang_fl.diffusion.own_platform import dispatching
+
+    class Npu(cpu.CpuPlatform):  # type: ignore[misc]
+        def is_npu(self) -> bool:
+            return True
+
+    monkeypatch.setattr(common, "get_compiler_backend", lambda: "the compiler for NPUs")
+    assert dispatching(cpu.CpuPlatform)().get_compile_backend("default") == "inductor"
+    one = dispatching(Npu)()
+    assert one.get_compile_backend("default") == "the compiler for NPUs"
+    assert one.get_dispatch_key_name() == "npu"
+    assert one.get_torch_library_dispatch_key() == "PrivateUse1"

@@ -214,6 +214,8 @@ def test_torch_compile_leaves_every_layer_to_sglang_says_so_and_strict_refuses_i
         worker.after_init(None, gpu_worker(pipeline(layer), enable_torch_compile=True))
     assert "--enable-torch-compile compiles SGLang's own methods: every layer stays with SGLang" in caplog.text
     assert layer._forward_method == layer.forward_native
+    # Nor do text encoders' layers, which decide when they are called first.
+    assert worker._around_seam(lambda layer: "SGLang's own", layers().SiluAndMul()) == "SGLang's own"
     strict = started({"STRICT": "1", "PREFER": "reference"})
     monkeypatch.setattr(backend, "_started", strict)
     with pytest.raises(SeamError, match="strict, and --enable-torch-compile"):

@@ -59,6 +59,14 @@ def dispatching(own: Any) -> Any:
             """The layers that we leave, and single calls, run SGLang's method for the device."""
             return next((key for question, key in _KEYS if getattr(before, question)()), "native")
 
+        def get_compile_backend(self, mode: str | None = None) -> Any:
+            """SGLang only asks platforms out of tree; here is what it takes itself for its own."""
+            if not before.is_npu():
+                return super().get_compile_backend(mode)
+            from sglang.srt.utils.common import get_compiler_backend
+
+            return get_compiler_backend()
+
         @classmethod
         def is_cuda_static(cls) -> bool:
             return bool(own.is_cuda_static())

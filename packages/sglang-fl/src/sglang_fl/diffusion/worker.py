@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from fl_dispatch import FLDispatchError, Report, SeamError, default_manager, replace_aten
@@ -59,8 +59,16 @@ def _register(here: Started) -> None:
     # runtime has, which only the hooks of this one reach here.
     seam = find_seam()
     _binder = LayerBinder(default_manager(), here.config, seam)
-    HookRegistry.register(seam.target, _binder.around_seam, HookType.AROUND)
+    HookRegistry.register(seam.target, _around_seam, HookType.AROUND)
     _hooked = True
+
+
+def _around_seam(original: Callable[..., Any], layer: Any, *args: Any, **kwargs: Any) -> Any:
+    """AROUND hook of the language models' seam."""
+    here = started()
+    if _binder is None or here is None or here.mode is not None:
+        return original(layer, *args, **kwargs)
+    return _binder.around_seam(original, layer, *args, **kwargs)
 
 
 def after_init(result: Any, worker: Any, *args: Any, **kwargs: Any) -> None:
