@@ -32,7 +32,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 class Images:
-    """What became of five workers of one program: on a vendor's platform, on SGLang's own made to honour our operators, on
+    """What became of five workers of one program: on a vendor's platform, on SGLang's own given out by us, on
     SGLang's own with our hooks, without us, and on a vendor's platform whose set-up fails.
     """
 
@@ -117,7 +117,7 @@ def test_a_vendors_platform_is_selected_by_itself_and_every_layer_ran_our_operat
 
 def test_named_explicitly_our_operators_run_on_sglangs_own_platform(images: Images) -> None:
     report = images.report("own")
-    assert report["seam"] == f"{CUSTOM_OP}.register_oot_forward(platform_key='cpu')"
+    assert report["seam"] == f"{CUSTOM_OP}.dispatch_forward"
     assert ran(report) == expected("reference")
 
 

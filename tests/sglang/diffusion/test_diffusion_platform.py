@@ -168,65 +168,54 @@ def test_execution_compiler_seed_and_offload(module: Module, monkeypatch: pytest
         assert torch.is_inference_mode_enabled()
 
 
+def names_in(member: Any) -> tuple[str, ...]:
+    """The names that a method's code uses, under its decorators."""
+    code = getattr(inspect.unwrap(getattr(member, "__func__", member)), "__code__", None)
+    return code.co_names if code is not None else ()
+
+
 def test_no_method_of_sglangs_interface_is_left_that_raises_by_default() -> None:
-    unanswered = {
-        name
-        for name, member in vars(interface.Platform).items()
-        if "NotImplementedError"
-        in getattr(
-            getattr(getattr(member, "__func__", member), "__wrapped__", None) or getattr(member, "__func__", member),
-            "__code__",
-            SimpleNamespace(co_names=()),
-        ).co_names
-    }
+    members = vars(interface.Platform).items()
+    unanswered = {name for name, member in members if "NotImplementedError" in names_in(member)}
     assert {"get_device", "get_device_name", "get_available_gpu_memory"} <= unanswered
     # Answered by dispatch_key.
     unanswered -= {"get_torch_library_dispatch_key"}
-    assert {
-        name for name in unanswered if getattr(DispatchPlatform, name) is getattr(interface.Platform, name)
-    } == set()
+    assert {name for name in unanswered if vars(DispatchPlatform).get(name) is None} == set()
 
 
 @pytest.mark.parametrize("own", [cpu.CpuPlatform, cuda.NonNvmlCudaPlatform], ids=["cpu", "cuda"])
-def test_on_sglangs_own_platform_every_question_is_answered_as_before(
+def test_sglangs_own_platform_given_out_by_us_answers_every_question_as_before(
     own: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """But one: that it is out of tree, for the sake of which layers ask for our operators."""
-    from sglang_fl.diffusion.own_platform import dispatching
+    from sglang_fl.diffusion.own_platform import offered
 
-    one, before = dispatching(own)(), own()
-    assert one.is_out_of_tree()
-    skipped = {"is_out_of_tree", "is_full_nvlink"}  # the difference, and one that is asked about devices
-    methods = {name: getattr(before, name) for name in dir(before) if name.startswith("is_") and name not in skipped}
+    one, before = offered(own)(), own()
+    assert one._enum is interface.PlatformEnum.OOT, "or SGLang refuses it"
+    methods = {
+        name: getattr(before, name) for name in dir(before) if name.startswith("is_") and name != "is_full_nvlink"
+    }
     questions = [name for name, method in methods.items() if not inspect.signature(method).parameters]
-    assert {"is_cuda", "is_cpu", "is_cuda_static", "is_blackwell", "is_npu"} <= set(questions)
+    assert {"is_cuda", "is_cpu", "is_cuda_static", "is_blackwell", "is_npu", "is_out_of_tree"} <= set(questions)
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda *args: (9, 0))
-    for name in questions:
-        assert getattr(one, name)() == getattr(before, name)(), name
     for name in (
+        *questions,
         "get_torch_distributed_backend_str",
         "supports_distributed_device_id",
         "get_all_to_all_communicator_cls",
+        "get_torch_library_dispatch_key",
+        "get_dispatch_key_name",
+        "get_compile_backend",
+        "enable_dit_layerwise_offload_by_default",
     ):
         assert getattr(one, name)() == getattr(before, name)(), name
     assert one.get_device(0) == before.get_device(0)
-    assert one.get_torch_library_dispatch_key() == before.get_torch_library_dispatch_key()
-    assert one.get_dispatch_key_name() == before.device_type
+    assert one.is_device_type(before.device_type)
 
 
-def test_on_sglangs_own_platform_compiler_and_forwards_are_those_of_the_device(monkeypatch: pytest.MonkeyPatch) -> None:
-    """SGLang asks platforms out of tree for a compiler, where it knows that of its own by itself."""
-    from sglang.srt.utils import common
+def test_what_sglangs_own_platform_overrides_of_its_enumeration_is_all_that_reads_it() -> None:
+    """A question that SGLang comes to answer from it must be answered as before too."""
+    from sglang_fl.diffusion.own_platform import _IDENTITY, offered
 
-    from sglang_fl.diffusion.own_platform import dispatching
-
-    class Npu(cpu.CpuPlatform):  # type: ignore[misc]
-        def is_npu(self) -> bool:
-            return True
-
-    monkeypatch.setattr(common, "get_compiler_backend", lambda: "the compiler for NPUs")
-    assert dispatching(cpu.CpuPlatform)().get_compile_backend("default") == "inductor"
-    one = dispatching(Npu)()
-    assert one.get_compile_backend("default") == "the compiler for NPUs"
-    assert one.get_dispatch_key_name() == "npu"
-    assert one.get_torch_library_dispatch_key() == "PrivateUse1"
+    readers = {name for name, member in vars(interface.Platform).items() if "_enum" in names_in(member)}
+    assert {"is_cuda_static", "is_out_of_tree"} <= readers
+    assert readers - set(_IDENTITY) <= set(vars(offered(cpu.CpuPlatform)))

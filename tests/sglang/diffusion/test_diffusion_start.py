@@ -15,7 +15,7 @@ pytest.importorskip(
     "sglang.multimodal_gen.runtime.platforms.plugins", reason="SGLang Diffusion takes plug-ins from 0.5.21 on"
 )
 
-from diffusion_case import OVERRIDE, Install, facts, layers, started
+from diffusion_case import OVERRIDE, Install, facts, layers, started, vendor
 from sglang.multimodal_gen.runtime import platforms
 from sglang.multimodal_gen.runtime.platforms import cpu, plugins
 
@@ -96,12 +96,14 @@ def test_a_plug_in_of_ours_that_fails_aborts_the_start(monkeypatch: pytest.Monke
         plugins.load_plugins()
 
 
-def test_an_allow_list_without_us_leaves_the_operators_in_effect_and_says_so(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+def test_an_allow_list_without_us_leaves_the_operators_of_a_vendors_platform_in_effect_and_says_so(
+    install: Install, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setenv(OVERRIDE, ENTRY_POINT)
+    vendor(install, "acme", "cpu")
+    monkeypatch.setenv("SGLANG_FL_PREFER", "reference")
     monkeypatch.setenv("SGLANG_PLUGINS", "theirs, another")
     assert ENTRY_POINT not in loaded()
+    assert type(platforms.current_platform) is DispatchPlatform
     with caplog.at_level(logging.WARNING, "sglang_fl"):
         platforms.initialize_current_platform()
     assert "SGLANG_PLUGINS=theirs, another leaves our hooks out: the operators are in effect" in caplog.text
@@ -110,6 +112,24 @@ def test_an_allow_list_without_us_leaves_the_operators_in_effect_and_says_so(
     assert layer._forward_method.__func__.dispatched_by_fl
     assert worker._report is not None
     assert [row["operator"] for row in worker._report.rows()].count("silu_and_mul") == 1
+
+
+def test_an_allow_list_without_us_aborts_the_start_where_our_hooks_bring_the_operators(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv(OVERRIDE, ENTRY_POINT)
+    monkeypatch.setenv("SGLANG_PLUGINS", "theirs")
+    with pytest.raises(
+        backend.BackendError, match=r"SGLANG_PLUGINS=theirs leaves them out.*; add sglang_fl to SGLANG_PLUGINS"
+    ):
+        platforms.initialize_current_platform()
+
+
+def test_on_sglangs_own_platform_given_out_by_us_our_hooks_bring_the_operators(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(OVERRIDE, ENTRY_POINT)
+    platforms.initialize_current_platform()
+    plugins.load_plugins()
+    assert "sglang.multimodal_gen.runtime.layers.custom_op.CustomOp.dispatch_forward" in plugins.HookRegistry._hooks
 
 
 # -- initialisation

@@ -14,7 +14,7 @@ from typing import Any
 
 from fl_dispatch import Config, default_manager, load_config
 from sglang_fl.bridges import OPERATOR_ALIASES
-from sglang_fl.diffusion.choice import ENTRY_POINT
+from sglang_fl.diffusion.choice import ENTRY_POINT, VARIABLE
 from sglang_fl.diffusion.forwards import CUSTOM_OP, Forwards
 from sglang_fl.versions import installed_version, verdict
 
@@ -48,12 +48,13 @@ def started() -> Started | None:
     return _started
 
 
-def initialise(platform: Any, setup: Callable[[], None] | None) -> None:
+def initialise(platform: Any, setup: Callable[[], None] | None, *, registers: bool = True) -> None:
     """Read the settings, set the device up, register our forwards.
 
     Args:
         platform: tells the device and the key that forwards are registered under.
         setup: of the vendor's facts.
+        registers: False where SGLang asks for no registered forward, and our hooks bring the operators.
 
     Raises:
         BackendError: one of these failed; the cause is its ``__cause__``.
@@ -64,22 +65,37 @@ def initialise(platform: Any, setup: Callable[[], None] | None) -> None:
     if setup is not None:
         hint = "the vendor package's SDK or driver is not usable here; SGLANG_FL_DENY_VENDORS leaves the vendor out"
         _step(device, f"setup() of the vendor's DevicePlatform ({_name(setup)})", hint, setup)
-    hint = "use a tested version of SGLang, or unset SGLANG_DIFFUSION_PLATFORM_OVERRIDE"
-    _started = _step(device, "registering our forwards", hint, lambda: _register(platform))
+    if registers:
+        hint = f"use a tested version of SGLang, or another platform with {VARIABLE}"
+        _started = _step(device, "registering our forwards", hint, lambda: _register(platform))
+    else:
+        _step(device, "loading our hooks", f"add {ENTRY_POINT} to SGLANG_PLUGINS, or unset it", _require_hooks)
+        _started = _step(device, "reading the settings", "`fl-dispatch doctor` checks them", lambda: _start(platform))
     logger.info(
-        "sglang-fl: SGLang %s diffusion on %s, forwards registered for %s, order %s",
+        "sglang-fl: SGLang %s diffusion on %s, %s, order %s",
         installed_version(),
         device,
-        ", ".join(_started.registered),
+        _started.seam,
         " > ".join(_started.config.policy.prefer),
     )
-    plugins = os.environ.get("SGLANG_PLUGINS", "")
-    if plugins and ENTRY_POINT not in [word.strip() for word in plugins.split(",")]:
+    if _left_out():
         logger.warning(
             "sglang-fl: SGLANG_PLUGINS=%s leaves our hooks out: the operators are in effect, but nothing checks that, layers "
             "decide on their first call, and language-model layers in text encoders stay with SGLang; add %s to it",
-            plugins,
+            os.environ["SGLANG_PLUGINS"],
             ENTRY_POINT,
+        )
+
+
+def _left_out() -> bool:
+    plugins = os.environ.get("SGLANG_PLUGINS", "")
+    return bool(plugins) and ENTRY_POINT not in [word.strip() for word in plugins.split(",")]
+
+
+def _require_hooks() -> None:
+    if _left_out():
+        raise RuntimeError(
+            f"SGLANG_PLUGINS={os.environ['SGLANG_PLUGINS']} leaves them out, so no operator would be dispatched"
         )
 
 
@@ -102,11 +118,11 @@ def without_platform(platform: Any) -> Started:
         FLDispatchError: the settings are wrong.
     """
     global _started
-    _started = _start(platform, "native")
+    _started = _start(platform)
     return _started
 
 
-def _start(platform: Any, key: str) -> Started:
+def _start(platform: Any, key: str = "native") -> Started:
     config = _settings()
     manager = default_manager()
     manager.configure(policy=config.policy, device_type=platform.device_type)

@@ -2,7 +2,7 @@
 """Whether SGLang Diffusion needs a platform from us, and which. Safe to ask in launchers: nothing is initialised.
 
 SGLang honours registered forwards on an out-of-tree platform alone, and skips the hooks of a distribution whose platform is
-not the selected one. So on a device that it has a platform for, our operators are there only where the user names us.
+not the selected one. So on a device that it has a platform for, ours are loaded only where the user names us.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ VARIABLE = "SGLANG_DIFFUSION_PLATFORM_OVERRIDE"
 
 #: From the facts of a vendor, for a device that SGLang has no platform for.
 FACTS_PLATFORM = "sglang_fl.diffusion.platform.DispatchPlatform"
-#: SGLang's own for the device, which then honours our operators.
-OWN_PLATFORM = "sglang_fl.diffusion.own_platform.DispatchPlatform"
+#: SGLang's own for the device, given out by us.
+OWN_PLATFORM = "sglang_fl.diffusion.own_platform.OwnPlatform"
 
 
 def platform_class_name() -> str | None:

@@ -2,8 +2,8 @@
 """``Forwards``: what we register with SGLang Diffusion, and for each layer our bridge or SGLang's own method with the reason.
 
 ``CustomOp`` asks for a layer's method in ``__init__``, when the layer has no field yet. So what it gets decides later: once the
-model is there (``settle_layer``), or on the first call of a layer that is made after that. On a platform of ours it finds what
-we registered, by the exact class; on others our hook answers.
+model is there (``settle_layer``), or on the first call of a layer that is made after that. On a vendor's platform it finds what
+we registered, by the exact class; on SGLang's own ones our hook answers.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class Forwards:
         return sorted(klass.__qualname__ for klass in self._registered)
 
     def around_dispatch(self, original: Forward, layer: Any, *args: Any, **kwargs: Any) -> Forward:
-        """AROUND hook of ``CustomOp.dispatch_forward``: which method shall ``layer`` run, on a platform that is not ours?"""
+        """AROUND hook of ``CustomOp.dispatch_forward``: which method shall ``layer`` run, where nothing can be registered?"""
         self._decide = original
         bridge = _bridge(type(layer))
         if bridge is None or any(_overridden(type(layer), _find(bridge.layer))):

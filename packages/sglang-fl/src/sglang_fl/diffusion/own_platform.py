@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""SGLang Diffusion's own platform of this device, made to honour our operators.
+"""SGLang Diffusion's own platform of this device, given out by us, so that SGLang loads our hooks on it.
 
-It only asks for registered forwards on an out-of-tree platform. Ours is a subclass of its own one that says so, and answers
-every other question as that one does: no branch of SGLang for the device is lost.
+It skips the hooks of a distribution whose platform is not the selected one. This one is a subclass of SGLang's own that answers
+every question as that one does, so no branch of SGLang for the device is lost; the hooks bring the operators.
 """
 
 from __future__ import annotations
@@ -15,19 +15,8 @@ from sglang.multimodal_gen.runtime.platforms import PlatformEnum, builtin_platfo
 from sglang_fl.diffusion.backend import initialise
 from sglang_fl.diffusion.choice import device_facts
 
-#: Questions that SGLang answers from the enumeration value, which is OOT here.
-_IDENTITY = ("is_cuda", "is_rocm", "is_tpu", "is_cpu", "is_cuda_alike", "is_mps", "is_xpu", "is_npu", "is_musa")
-#: What it answers otherwise for, or demands of, a platform out of tree.
-_OPERATIONS = ("get_device", "get_torch_distributed_backend_str", "supports_distributed_device_id")
-#: SGLang's order of preference where a layer has a method for the device.
-_KEYS = (
-    ("is_cuda", "cuda"),
-    ("is_rocm", "hip"),
-    ("is_npu", "npu"),
-    ("is_xpu", "xpu"),
-    ("is_musa", "musa"),
-    ("is_cpu", "cpu"),
-)
+#: Questions that SGLang answers from the enumeration value, which is OOT here: it asks that of every platform plug-in.
+_IDENTITY = ("is_cuda", "is_rocm", "is_tpu", "is_cpu", "is_cuda_alike", "is_mps", "is_out_of_tree")
 
 
 def own_class() -> Any:
@@ -39,33 +28,19 @@ def own_class() -> Any:
     raise RuntimeError("SGLang Diffusion finds no platform of its own on this machine; leave the selection to it")
 
 
-def dispatching(own: Any) -> Any:
-    """A subclass of ``own``, a platform class of SGLang's, that is out of tree to SGLang's layers and ``own`` otherwise."""
+def offered(own: Any) -> Any:
+    """A subclass of ``own``, a platform class of SGLang's, that it accepts from a plug-in."""
     before = own()
 
-    class DispatchPlatform(own):
+    class OwnPlatform(own):
         _enum = PlatformEnum.OOT
-        # What SGLang registers its torch.library operators with on this device.
-        dispatch_key = before.get_torch_library_dispatch_key()
 
         def init_backend(self) -> None:
-            """SGLang's own set-up, then that of the vendor with facts about this device, then our operators."""
+            """SGLang's own set-up, then that of the vendor with facts about this device, then ours."""
             super().init_backend()
             facts = device_facts()
             here = facts is not None and facts.device_type == self.device_type
-            initialise(self, facts.setup if facts is not None and here else None)
-
-        def get_dispatch_key_name(self) -> str:
-            """The layers that we leave, and single calls, run SGLang's method for the device."""
-            return next((key for question, key in _KEYS if getattr(before, question)()), "native")
-
-        def get_compile_backend(self, mode: str | None = None) -> Any:
-            """SGLang only asks platforms out of tree; here is what it takes itself for its own."""
-            if not before.is_npu():
-                return super().get_compile_backend(mode)
-            from sglang.srt.utils.common import get_compiler_backend
-
-            return get_compiler_backend()
+            initialise(self, facts.setup if facts is not None and here else None, registers=False)
 
         @classmethod
         def is_cuda_static(cls) -> bool:
@@ -79,19 +54,19 @@ def dispatching(own: Any) -> Any:
         def get_all_to_all_communicator_cls(cls) -> str:
             return str(own.get_all_to_all_communicator_cls())
 
-    for name in (*_IDENTITY, *_OPERATIONS):
-        setattr(DispatchPlatform, name, _as_before(before, name))
-    return DispatchPlatform
+    for name in _IDENTITY:
+        setattr(OwnPlatform, name, _as_before(before, name))
+    return OwnPlatform
 
 
 def _as_before(before: Any, name: str) -> Any:
     method = getattr(before, name)
 
-    def answer(self: Any, *args: Any, **kwargs: Any) -> Any:
-        return method(*args, **kwargs)
+    def answer(self: Any) -> Any:
+        return method()
 
     answer.__name__ = name
     return answer
 
 
-DispatchPlatform = dispatching(own_class())
+OwnPlatform = offered(own_class())

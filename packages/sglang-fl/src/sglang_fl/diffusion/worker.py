@@ -40,12 +40,8 @@ def register() -> None:
         if here is not None:
             _register(here)
         return
-    from sglang.multimodal_gen.runtime.platforms.plugins import HookRegistry, HookType
-
     try:
-        here = without_platform(platforms.current_platform)
-        HookRegistry.register(here.seam, here.forwards.around_dispatch, HookType.AROUND)
-        _register(here)
+        _register(without_platform(platforms.current_platform))
     except FLDispatchError as error:
         raise SystemExit(f"sglang-fl refuses to start: {error}") from error
 
@@ -54,6 +50,8 @@ def _register(here: Started) -> None:
     global _binder, _hooked
     from sglang.multimodal_gen.runtime.platforms.plugins import HookRegistry, HookType
 
+    if not here.registered:
+        HookRegistry.register(here.seam, here.forwards.around_dispatch, HookType.AROUND)
     HookRegistry.register(TARGET, after_init, HookType.AFTER)
     # Text encoders are made of language-model layers as well. These dispatch elsewhere: at the seam that SGLang's other
     # runtime has, which only the hooks of this one reach here.
