@@ -13,9 +13,7 @@ from typing import Any
 
 import pytest
 
-pytest.importorskip(
-    "sglang.multimodal_gen.runtime.platforms.plugins", reason="SGLang Diffusion takes plug-ins from 0.5.21 on"
-)
+pytest.importorskip("diffusion_plugins", exc_type=ImportError)
 pytest.importorskip("diffusers", reason="SGLang Diffusion needs diffusers")
 
 import numpy as np

@@ -8,9 +8,7 @@ import sys
 
 import pytest
 
-pytest.importorskip(
-    "sglang.multimodal_gen.runtime.platforms.plugins", reason="SGLang Diffusion takes plug-ins from 0.5.21 on"
-)
+pytest.importorskip("diffusion_plugins", exc_type=ImportError)
 
 from diffusion_case import OVERRIDE, Install, accelerator, other_platform, resolved, vendor
 from sglang.multimodal_gen.runtime import platforms

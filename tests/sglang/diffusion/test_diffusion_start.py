@@ -11,9 +11,7 @@ from typing import Any
 import pytest
 import torch
 
-pytest.importorskip(
-    "sglang.multimodal_gen.runtime.platforms.plugins", reason="SGLang Diffusion takes plug-ins from 0.5.21 on"
-)
+pytest.importorskip("diffusion_plugins", exc_type=ImportError)
 
 from diffusion_case import OVERRIDE, Install, facts, layers, started, vendor
 from sglang.multimodal_gen.runtime import platforms
