@@ -7,17 +7,18 @@ import json
 from pathlib import Path
 
 HEAD_SIZE, HEADS, TEXT = 32, 2, 64
-#: One image of ``SAMPLING``: twice the text encoder (3 blocks with 4 norms, an activation and a rotary embedding each, and
-#: a last norm), then 2 steps of the transformer, with and without the prompt, of 4 blocks with an activation each.
+#: One image of ``SAMPLING``: the text encoder for both prompts (3 blocks with 4 norms, an activation and a rotary embedding
+#: each, and a last norm), then 2 steps of the transformer for both, of 4 blocks with an activation each.
 CALLS = {"rms_norm": 2 * (3 * 4 + 1), "rotary_embedding": 2 * 3, "silu_and_mul": 2 * 3 + 2 * 2 * 4}
 LAYERS = {"rms_norm": 3 * 4 + 1, "rotary_embedding": 1, "silu_and_mul": 3 + 4}
 SAMPLING = {
     "prompt": "a small cat",
+    "negative_prompt": "a dog",
+    "guidance_scale": 2.0,
     "height": 64,
     "width": 64,
     "num_inference_steps": 2,
     "seed": 3,
-    "guidance_scale": 1.0,
 }
 
 
