@@ -48,9 +48,6 @@ class Setup:
 def setups(framework: str) -> dict[str, dict[str, Setup]]:
     """Mode to engines; the first of each is the framework itself."""
     flagos, vendor, reference = (dict.fromkeys(OPERATORS, name) for name in ("flagos", "vendor.cuda", "reference"))
-    if framework == "vllm":
-        # It rounds its norms in a way that neither FlagGems nor sgl_kernel has.
-        flagos["rms_norm"] = vendor["rms_norm"] = "reference"
     found = {
         "native": Setup(None),
         "flagos": Setup({}, flagos),
