@@ -512,5 +512,6 @@ def test_a_setup_that_fails_stops_the_worker(monkeypatch: pytest.MonkeyPatch) ->
 
 def test_our_platform_without_our_hooks_stops_the_worker(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ours, "installed", lambda: None)
+    monkeypatch.delitem(sys.modules, "sglang.multimodal_gen.runtime.platforms", raising=False)
     with pytest.raises(SystemExit, match="SGLANG_PLUGINS probably leaves out 'sglang_fl'"):
         platform().init_backend()

@@ -187,6 +187,16 @@ def test_initialisation_sets_the_device_up_and_registers_under_the_platforms_key
     assert found.seam.endswith(".CustomOp.register_oot_forward(platform_key='acme_forward')")
 
 
+def test_the_platform_for_language_models_stays_out_of_diffusions_processes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They import the model runner, which initialises it, and never load the hooks that it asks for elsewhere."""
+    import sglang_fl.platform as srt
+
+    calls: list[int] = []
+    monkeypatch.setattr(srt, "installed", lambda: None)
+    srt.DispatchPlatform(facts(setup=lambda: calls.append(1))).init_backend()
+    assert calls == []
+
+
 # -- once the pipeline is there
 
 
