@@ -20,13 +20,14 @@ from typing import Any
 
 from engines import SETTLE_SECONDS, Engine, exit_on_terminate, stop_all
 from figures import Rates, table
+from policies import policy_file
 from turns import measure
 
 from fl_dispatch import wait_for_report
 
 #: NVLink multicast off, in NCCL, PyTorch and NVSHMEM: on a host whose GPUs others use too it can do harm.
 NO_MULTICAST = {"NCCL_NVLS_ENABLE": "0", "TORCH_SYMM_MEM_DISABLE_MULTICAST": "1", "NVSHMEM_DISABLE_NVLS": "1"}
-NATIVE, DISPATCHED = "native, tp", "dispatched, tp"
+NATIVE, TUNED, DISPATCHED = "native, tp", "tuned, tp", "dispatched, tp"
 #: Engines that start together never see both GPUs equally free.
 START_TOGETHER = {"SGLANG_ENABLE_TP_MEMORY_INBALANCE_CHECK": "0"}
 OPERATORS = {"rms_norm", "rotary_embedding", "silu_and_mul"}
@@ -97,10 +98,13 @@ def main() -> int:
     options = ("--tp", str(arguments.ranks))
     shared = {**NO_MULTICAST, **START_TOGETHER}
     dispatched = {**shared, "SGLANG_FL_PREFER": "vendor", "SGLANG_FL_REPORT": str(report)}
+    policy = policy_file("fl-tuned.yaml", arguments.out)
+    tuned = {**shared, "SGLANG_FL_CONFIG": str(policy and policy.resolve())}
     exit_on_terminate()
     engines: list[Engine] = []
     try:
         engines.append(RankedEngine(NATIVE, False, False, shared, arguments, *options, wait=False))
+        engines.append(RankedEngine(TUNED, True, False, tuned, arguments, *options, wait=False))
         engines.append(RankedEngine(DISPATCHED, True, False, dispatched, arguments, *options, wait=False))
         for engine in engines:
             engine.ready()
