@@ -193,7 +193,7 @@ def test_a_bound_site_that_may_be_compiled_can_be_traced_whatever_it_runs(impl, 
         fn = site.fn
         try:
             return fn(layer, x)
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001  (as adapters guard their calls)
             return site.recover(error, layer, x)
 
     for _ in range(3):
@@ -210,7 +210,9 @@ def test_where_layers_are_compiled_what_cannot_be_in_a_graph_is_passed_over(impl
     here.configure(compiled=True)
     assert site.impl.impl_id == "reference"
     (passed,) = site.selection.passed_over
-    assert passed.reason.startswith("does not declare which fields of obj it reads, so it cannot be in a compiled graph")
+    assert passed.reason.startswith(
+        "does not declare which fields of obj it reads, so it cannot be in a compiled graph"
+    )
     here.configure(compiled=False)
     assert site.fn is closed.fn
 

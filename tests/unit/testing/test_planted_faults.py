@@ -26,7 +26,7 @@ REFUSED = ("fault_wrong_signature", "fault_missing_import", "fault_missing_metho
 WRONG = tuple(name for name in VENDORS if name not in REFUSED)
 #: All checks in float16; in other dtypes, processes and graphs only where the fault is, to save time.
 CHOSEN = (
-    "(not processes or fault_thread_made_at_import or fault_main_process_only or fault_tail_left_out)"
+    "(not processes or fault_thread_made_at_import or fault_main_process_only or fault_tail_left_out or fault_loads)"
     " and (not compile or fault_logs) and not bfloat16"
     " and (not float32 or fault_declared_dtype_raises or fault_another_result_every_time)"
 )
@@ -137,6 +137,7 @@ def test_a_wrong_number_is_shown_with_everything_to_find_it(run: Run) -> None:
         ("scratch_shared_by_threads", "threads", "gave other bits than the same call alone"),
         ("works_only_in_the_main_thread", "threads", "call 1 of a thread failed with AttributeError: 'NoneType'"),
         ("logs_while_tracing", "compile", "torch.compile raised Unsupported"),
+        ("loads_in_the_first_call", "processes-trace", "after trace: torch.compile raised Unsupported"),
         ("reads_back_to_the_host", "capture-host_reads", "reads values back to the host: aten::_local_scalar_dense"),
         ("thread_made_at_import", "processes-fork", "after fork: raised TimeoutError: the worker thread"),
         ("main_process_only", "processes-spawn", "after spawn: raised RuntimeError: context was created in another"),

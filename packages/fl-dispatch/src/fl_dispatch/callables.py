@@ -22,9 +22,7 @@ if TYPE_CHECKING:
     from fl_dispatch.site import Site
 
 _IN_A_GRAPH = (
-    "        if _is_compiling():\n"
-    "            _site.prepare_compiled()\n"
-    "            return _site.compiled({names})\n"
+    "        if _is_compiling():\n            _site.prepare_compiled()\n            return _site.compiled({names})\n"
 )
 
 

@@ -15,8 +15,8 @@ if TYPE_CHECKING:
 
 
 class CudaBackend(Backend):
-    """One method an operator, with the standard signature. ``kernels`` is bound on first use, which costs later calls
-    an attribute of the instance.
+    """One method an operator, with the standard signature. ``kernels`` is bound by the probe, which costs calls an attribute of
+    the instance.
     """
 
     def __init__(self) -> None:
@@ -31,6 +31,8 @@ class CudaBackend(Backend):
     def is_available(self) -> bool:
         """Whether sgl_kernel loads here and there is a GPU."""
         self._reason = sdk.fault()
+        if self._reason is None:
+            _ = self.kernels  # now: the first call may be in a trace of torch.compile, which cannot look the module up
         return self._reason is None
 
     def unavailable_reason(self) -> str | None:

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from types import SimpleNamespace
 from typing import Any
@@ -24,6 +24,28 @@ _FILL = 0xFF
 _KEPT_AT_MOST = 6
 
 Results = tuple[torch.Tensor, ...]
+
+
+class Layer(torch.nn.Module):
+    """The fields of ``obj`` as frameworks keep them."""
+
+    def __init__(self, fields: SimpleNamespace) -> None:
+        super().__init__()
+        for name, value in vars(fields).items():
+            if isinstance(value, torch.Tensor):
+                self.register_buffer(name, value)
+            else:
+                setattr(self, name, value)
+
+
+def compiled(fn: Callable[..., Any], layer: Layer, backend: str) -> Callable[..., Any]:
+    """The function under ``torch.compile`` as one graph, for calls without the layer."""
+
+    # A function, and no functools.partial, which Dynamo calls without looking into it.
+    def call(*args: Any, **kwargs: Any) -> Any:
+        return fn(layer, *args, **kwargs)
+
+    return torch.compile(call, fullgraph=True, backend=backend)
 
 
 Labelled = tuple[tuple[str, Sample], ...]

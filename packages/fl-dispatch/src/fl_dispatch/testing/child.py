@@ -8,13 +8,14 @@ import pickle
 import select
 import signal
 import traceback
+import warnings
 from collections.abc import Callable
 from typing import Any
 
 import torch
 
 from fl_dispatch.ops.spec import Sample
-from fl_dispatch.testing.calls import copied, run, samples_for
+from fl_dispatch.testing.calls import Layer, as_results, compiled, copied, run, samples, samples_for
 from fl_dispatch.testing.case import CheckFailed, Target
 from fl_dispatch.testing.vendors import registered, targets
 
@@ -48,6 +49,7 @@ def _both(vendor: str, device: str | None, seed: int) -> dict[str, Answers | str
         answers["fork"] = touched
     elif hasattr(os, "fork"):
         answers["fork"] = _in_a_fork(lambda: _use(vendor, registry, device, seed))
+    answers["trace"] = _trace(vendor, registry, device, seed)  # before anything was called here
     answers["spawn"] = _use(vendor, registry, device, seed)
     return answers
 
@@ -92,6 +94,38 @@ def calls(target: Target) -> list[tuple[str, Sample]]:
     dtype = target.dtypes[0]
     found = [sample for family, sample in samples_for(target, dtype) if family in ("ordinary", "one_token")]
     return [(dtype, sample) for sample in found[:CALLS]]
+
+
+def first_call(target: Target) -> tuple[str, Sample] | None:
+    """(dtype, sample) of the call that is traced; chosen by what is declared, since asking the implementation is a call."""
+    for dtype in target.dtypes[:1]:
+        for family, sample in samples(target.spec, dtype, target.device, target.seed):
+            if (
+                family in ("ordinary", "one_token")
+                and target.verdict((sample.obj, *sample.args), sample.kwargs) is None
+            ):
+                return dtype, sample
+    return None
+
+
+def _trace(vendor: str, registry: Any, device: str | None, seed: int) -> Answers:
+    """The first call of every traceable implementation, inside of a trace: engines that compile make no other before."""
+    answers: Answers = {}
+    for target in targets(vendor, registry, device=device, seed=seed):
+        found = None if not target.impl.traceable or target.unavailable is not None else first_call(target)
+        if found is None:
+            continue
+        _, sample = found
+        fn = compiled(target.impl.fn, Layer(sample.obj), "eager")
+        given, _ = copied(sample)
+        try:
+            with torch.no_grad(), warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # torch's own, about itself
+                answers[target.name] = [tuple(result.cpu() for result in as_results(fn(*given.args, **given.kwargs)))]
+        except Exception as error:  # noqa: BLE001  (whatever an implementation raises in a trace is the answer)
+            lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+            answers[target.name] = "\n".join([f"torch.compile raised {type(error).__name__}: {lines[0]}", *lines[1:]])
+    return answers
 
 
 def _use(vendor: str, registry: Any, device: str | None, seed: int) -> Answers:

@@ -24,6 +24,9 @@ rotary_embedding = load_spec("rotary_embedding").reference
 _NORM_FIELDS = ("weight", "cast_x_before_out_mul", "cast_x_to_weight_dtype")
 
 
+_table = None
+
+
 # -- numbers
 
 
@@ -282,6 +285,16 @@ _log = logging.getLogger("planted_faults")
 @fault("silu_and_mul", "torch.compile died on a logger", "compile", traceable=True, reads=frozenset())
 def logs_while_tracing(obj, x):
     _log.warning("silu_and_mul called with %s", x.shape)
+    return silu_and_mul(obj, x)
+
+
+@fault("silu_and_mul", "a compiled model did not start: the kernel's table was read inside of the trace", "processes-trace",
+       traceable=True, reads=frozenset())  # fmt: skip
+def loads_in_the_first_call(obj, x):
+    global _table
+    if _table is None:
+        with open(__file__, "rb") as stream:
+            _table = stream.read(1)
     return silu_and_mul(obj, x)
 
 

@@ -6,14 +6,13 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Iterator
 from functools import partial
-from types import SimpleNamespace
 from typing import Any
 
 import torch
 
 from fl_dispatch.compiled import compile_refusal, compiled_call
 from fl_dispatch.ops.spec import Sample
-from fl_dispatch.testing.calls import as_results, copied, described, run
+from fl_dispatch.testing.calls import Layer, as_results, compiled, copied, described, run
 from fl_dispatch.testing.case import Case, CheckFailed, Figures, NotApplicable, Target
 from fl_dispatch.testing.families import sized_samples
 from fl_dispatch.testing.judge import Worst, compare
@@ -26,18 +25,6 @@ def cases(target: Target) -> Iterator[Case]:
     """One, in the first dtype of those that models have."""
     meaning = "torch.compile(fullgraph=True) makes one graph of it, and one more for other sizes"
     yield Case("compile", meaning, partial(_check, target), "", target)
-
-
-class _Layer(torch.nn.Module):
-    """The fields of ``obj`` as frameworks keep them."""
-
-    def __init__(self, fields: SimpleNamespace) -> None:
-        super().__init__()
-        for name, value in vars(fields).items():
-            if isinstance(value, torch.Tensor):
-                self.register_buffer(name, value)
-            else:
-                setattr(self, name, value)
 
 
 def dtype_of_models(target: Target) -> str:
@@ -53,7 +40,7 @@ def _check(target: Target) -> Figures:
     worst, graphs, refusals = Worst(), 0, []
     chosen = list(sized_samples(target.spec, dtype, target.device, target.seed, _TOKENS[0])) if dtype else []
     for index, sample in enumerate(chosen[:2]):  # without and with a residual, or both styles of rotation
-        layer = _Layer(sample.obj)
+        layer = Layer(sample.obj)
         reason = target.verdict((layer, *sample.args), sample.kwargs)
         reason = reason or compile_refusal(target.impl, target.spec, layer)
         if reason is not None:
@@ -63,12 +50,12 @@ def _check(target: Target) -> Figures:
         counters.clear()
         site = manager_for(target, strict=True).bind(target.spec.name, layer, device_type=target.device, dtype=dtype)
         site.settle()
-        compiled = _compiled(target, compiled_call(site), layer)
+        graph = compiled(compiled_call(site), layer, target.compile_backend)
         for tokens in _TOKENS:
             fresh = list(sized_samples(target.spec, dtype, target.device, target.seed + tokens, tokens))[index]
             call = Sample(fresh.label, sample.obj, fresh.args, fresh.kwargs)
             eager = run(target, copied(call)[0], dtype)
-            compare(target.spec, dtype, call, _run(compiled, call, dtype), worst, want=eager)
+            compare(target.spec, dtype, call, _run(graph, call, dtype), worst, want=eager)
         graphs = max(graphs, counters["stats"]["unique_graphs"])
         if graphs > 2:
             raise CheckFailed(f"was compiled {graphs} times for {len(_TOKENS)} token counts", described(sample, dtype))
@@ -78,14 +65,7 @@ def _check(target: Target) -> Figures:
     return {"backend": target.compile_backend, "graphs": graphs, **worst.as_figures()}
 
 
-def _compiled(target: Target, form: Callable[..., Any], layer: _Layer) -> Callable[..., Any]:
-    def call(*args: Any, **kwargs: Any) -> Any:
-        return form(layer, *args, **kwargs)
-
-    return torch.compile(call, fullgraph=True, backend=target.compile_backend)
-
-
-def _run(compiled: Callable[..., Any], sample: Sample, dtype: str) -> tuple[torch.Tensor, ...]:
+def _run(graph: Callable[..., Any], sample: Sample, dtype: str) -> tuple[torch.Tensor, ...]:
     given, _ = copied(sample)
     # Each in a buffer of its own: for inputs that share one and are written to, torch.compile fixes the size of the buffer
     # and fails at other token counts (torch 2.11), whatever the operator. In a model's graph they are no inputs.
@@ -93,7 +73,7 @@ def _run(compiled: Callable[..., Any], sample: Sample, dtype: str) -> tuple[torc
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # torch's own, about itself
-            return as_results(compiled(*arguments, **given.kwargs))
+            return as_results(graph(*arguments, **given.kwargs))
     except Exception as error:
         first = next((line for line in str(error).splitlines() if line.strip()), "")
         raise CheckFailed(
