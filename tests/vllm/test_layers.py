@@ -296,7 +296,7 @@ def test_the_hash_that_names_cached_graphs_depends_on_the_fingerprint() -> None:
 
 
 @pytest.fixture
-def ir_provider() -> Any:
+def ir_provider() -> Iterator[Any]:
     """Bound as in a worker whose order of providers names ours."""
     from types import SimpleNamespace
 
@@ -305,7 +305,8 @@ def ir_provider() -> Any:
     provider = ours().ir_provider
     assert provider.register() is None
     provider.bind(SimpleNamespace(kernel_config=SimpleNamespace(ir_op_priority=orders)))
-    return provider
+    yield provider
+    provider._bound.clear()  # a site that lives on would have to follow the policies of other tests
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])

@@ -133,3 +133,17 @@ def test_the_frameworks_own_method_cannot_be_in_it(manager):
     assert compile_refusal(site.native, spec, site.obj) is None
     reason = compile_refusal(site.native, spec, site.obj, by_tokens=True)
     assert reason.startswith("the framework's own method needs its whole layer")
+
+
+@pytest.mark.parametrize("buckets", [{2: "native", "more": "vendor"}, {2: "vendor", "more": "native"}])
+def test_the_frameworks_method_serves_all_tokens_of_a_traced_layer_that_wants_it_for_some(manager, impl, buckets):
+    vendor = impl("acme", op=OP, run=doubled, reads=READS, mutates=frozenset(), traceable=True)
+    here = manager(vendor, policy=SelectionPolicy(prefer="vendor", by_tokens={OP: buckets}))
+    eager = here.bind(OP, Norm(), native=doubled)
+    layer = Norm()
+    traced = here.bind(OP, layer, native=doubled, traced=True)
+    assert (len(eager.parts), eager.is_native) == (2, False)
+    assert (traced.parts, traced.is_native) == ((), True)
+    assert traced.selection.why.endswith("token native; for every number of tokens, as the layer is compiled")
+    here.configure(compiled=True)
+    assert here.bind(OP, layer, native=doubled).is_native

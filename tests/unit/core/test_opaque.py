@@ -153,10 +153,10 @@ def test_a_field_that_no_schema_can_hold_is_refused(impl):
     )
 
 
-def test_what_a_site_does_not_accept_is_passed_over_with_the_reason(impl, manager):
+def test_a_traced_site_passes_over_what_cannot_be_in_a_graph_with_the_reason(impl, manager):
     layer = Norm()
     manager = manager(impl(op="rms_norm"))
-    site = manager.bind("rms_norm", layer, accepts=lambda impl: compile_refusal(impl, NORM, layer))
+    site = manager.bind("rms_norm", layer, traced=True)
     assert site.impl is not None
     assert site.impl.impl_id == "reference"
     assert site.selection is not None

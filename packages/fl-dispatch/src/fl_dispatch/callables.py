@@ -34,7 +34,7 @@ def compose(site: Site, impl: OpImpl) -> Callable[..., Any]:
     check = check_for(site, impl)
     if check is not None:
         fn = _checked(site, impl, fn)
-    if site.manager.compiled and site.obj is not None:
+    if site.is_traced:
         reached = (impl, *(() if check is None else failure.after(site, impl)))
         if not all(one.traceable for one in reached):
             fn = _compilable(site, fn)

@@ -186,13 +186,14 @@ class OpManager:
         obj: Any = None,
         facts_: DeviceFacts | None = None,
         policy: SelectionPolicy | None = None,
-        accepts: Callable[[OpImpl], str | None] | None = None,
         native: OpImpl | None = None,
         tokens: int | None = None,
+        traced: bool = False,
     ) -> Selection:
         """The decision for one operator, with a reason for every candidate; nothing is called or changed.
 
         Where the policy decides by the number of tokens it is that for ``tokens``; None: for more than its last bound.
+        ``traced``: only what can be in a compiled graph that ``obj`` is part of.
         """
         registry = self.registry
         impls = registry.get(op_name)
@@ -211,12 +212,11 @@ class OpManager:
             reason = self._availability.reason_against(impl)
             if reason is None and obj is not None:
                 reason = layer_verdict(impl, obj, spec.field_defaults)
-            if reason is None and self._compiled and obj is not None:
+            if reason is None and traced:
                 from fl_dispatch.compiled import compile_refusal  # imports torch
 
-                reason = compile_refusal(impl, spec, obj)
-            if reason is None and accepts is not None:
-                reason = accepts(impl)
+                by_tokens = op_name in self.policy.by_tokens and impl.kind is not BackendImplKind.NATIVE
+                reason = compile_refusal(impl, spec, obj, by_tokens)
             demoted = self.failures.demoted_dtypes(impl)
             if reason is None and facts_.dtype in demoted:
                 reason = f"demoted for {facts_.dtype}: it failed repeatedly; a policy change or reset() lifts this"
@@ -243,7 +243,7 @@ class OpManager:
 
         def selection(policy: SelectionPolicy) -> Selection:
             found = self.select(
-                site.op_name, obj=site.obj, facts_=where, policy=policy, accepts=site.accepts, native=site.native
+                site.op_name, obj=site.obj, facts_=where, policy=policy, native=site.native, traced=site.is_traced
             )
             found.require()
             return found
@@ -327,7 +327,7 @@ class OpManager:
         label: str = "",
         device_type: str | None = None,
         dtype: str | None = None,
-        accepts: Callable[[OpImpl], str | None] | None = None,
+        traced: bool | None = None,
         native: Callable[..., Any] | None = None,
     ) -> Site:
         """Decide for one layer, once. Keep the returned site (the manager holds it weakly) and call ``site.fn``.
@@ -338,7 +338,7 @@ class OpManager:
             label: what reports call it, for example the layer's class.
             device_type: where the layer runs, if that is certain; then no call is checked for it.
             dtype: name of the dtype of the layer's inputs, if that is certain; then no call is checked for it.
-            accepts: a further limit of this place, for example that it is compiled: None for yes, else why not.
+            traced: whether ``torch.compile`` may trace calls of this layer; None: as ``configure`` was told for all.
             native: the framework's own method with the operator's standard signature, the candidate of the token
                 ``native``. Where ``site.is_native`` says that it was chosen, leave the layer to the framework: the
                 site is not kept up to date.
@@ -349,7 +349,7 @@ class OpManager:
         """
         self._require_operator(op_name)
         own = None if native is None else native_impl(op_name, native)
-        site = Site(self, op_name, obj, label, device_type, dtype, accepts, own)
+        site = Site(self, op_name, obj, label, device_type, dtype, traced, own)
         with self.lock:
             self.decide(site)
             if not site.is_native:

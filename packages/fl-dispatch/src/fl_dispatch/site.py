@@ -40,7 +40,7 @@ class Site:
         label: what reports call it, for example the layer's class.
         device_type: where the layer runs, when known; then no call is checked for it.
         dtype: name of the dtype of the layer's inputs, when its construction fixes it; then no call is checked for it.
-        accepts: a further limit of this place, asked for each implementation: None for yes, else why not.
+        traced: whether ``torch.compile`` may trace calls here; None: as the manager was told for all (``configure``).
         native: the framework's own method as a candidate, where there is one.
 
     Attributes:
@@ -59,7 +59,6 @@ class Site:
     __slots__ = (
         "__weakref__",
         "_obj",
-        "accepts",
         "calls",
         "compiled",
         "device_type",
@@ -75,6 +74,7 @@ class Site:
         "past_calls",
         "plain",
         "selection",
+        "traced",
     )
 
     def __init__(
@@ -85,7 +85,7 @@ class Site:
         label: str = "",
         device_type: str | None = None,
         dtype: str | None = None,
-        accepts: Callable[[OpImpl], str | None] | None = None,
+        traced: bool | None = None,
         native: OpImpl | None = None,
     ) -> None:
         self.manager = manager
@@ -93,7 +93,7 @@ class Site:
         self.label = label
         self.device_type = device_type
         self.dtype = dtype
-        self.accepts = accepts
+        self.traced = traced
         self.native = native
         self.calls = 0
         self.graphs = 0
@@ -110,6 +110,11 @@ class Site:
     def obj(self) -> Any:
         """The layer, while it lives."""
         return self._obj()
+
+    @property
+    def is_traced(self) -> bool:
+        """Whether ``torch.compile`` may trace calls of this layer."""
+        return self.obj is not None and (self.manager.compiled if self.traced is None else self.traced)
 
     @property
     def impl(self) -> OpImpl | None:

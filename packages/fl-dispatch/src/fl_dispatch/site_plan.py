@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 from fl_dispatch.callables import by_tokens, compose
 from fl_dispatch.policy import SelectionPolicy
@@ -16,10 +17,30 @@ Plan = tuple[tuple[int | None, Selection], ...]
 
 
 def make_plan(site: Site, policy: SelectionPolicy, select: Callable[[SelectionPolicy], Selection]) -> Plan:
-    """The decisions for a site by upper bound of the number of tokens; one with the bound None where that is no matter."""
+    """The decisions for a site by upper bound of the number of tokens; one with the bound None where that is no matter.
+
+    Where the site is traced and a bucket wants the framework's own method, that serves them all: the operator that decides by
+    tokens inside of a graph does not have its layer, and what the framework compiles of it is fused with what is around it.
+    """
     buckets = policy.buckets(site.op_name) or ((None, policy),)
     plan = tuple((bound, select(each)) for bound, each in buckets)
-    return plan if len({selection.usable for _, selection in plan}) > 1 else plan[-1:]
+    if len({selection.usable for _, selection in plan}) == 1:
+        return plan[-1:]
+    if site.native is not None and site.is_traced:
+        native = [selection for _, selection in plan if selection.chosen is site.native]
+        if native:
+            return ((None, _for_all_tokens(native[-1])),)
+    return plan
+
+
+def _for_all_tokens(selection: Selection) -> Selection:
+    said = tuple(
+        replace(one, reason=f"{one.reason}; for every number of tokens, as the layer is compiled")
+        if one.impl is selection.chosen
+        else one
+        for one in selection.candidates
+    )
+    return replace(selection, candidates=said)
 
 
 class SiteWriter:
@@ -63,7 +84,7 @@ class SiteWriter:
                     label,
                     site.device_type,
                     site.dtype,
-                    site.accepts,
+                    site.traced,
                     site.native,
                 )
             self.install(part, ((None, selection),))

@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from fl_dispatch import OpManager, Site, compile_refusal, compiled_call
+from fl_dispatch import OpManager, Site, compiled_call
 from vllm_fl_adapter.bridges.norm import VLLM_ROUNDING
 
 PROVIDER = "fl"
@@ -77,10 +77,9 @@ class IrProvider:
 
     def _bind(self, name: str) -> None:
         like = _Norm(torch.ones(1), 1e-6)
-        spec = self._manager.registry.spec(_OPERATOR)
         # vLLM's compiler traces whatever it is given, so only what can be in a graph is a candidate, in eager engines too.
         site = self._manager.bind(
-            _OPERATOR, like, label=f"{LABEL}.{name}", accepts=lambda impl: compile_refusal(impl, spec, like)
+            _OPERATOR, like, label=f"{LABEL}.{name}", traced=True
         )
         self._bound[name] = (site, compiled_call(site))
 

@@ -8,7 +8,7 @@ import weakref
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
-from fl_dispatch import Config, OpImpl, OpManager, SeamError, Site, compile_refusal, compiled_call
+from fl_dispatch import Config, OpManager, SeamError, Site, compiled_call
 from vllm_fl_adapter.bridges import Bridge, Forward, find_bridge
 from vllm_fl_adapter.determinism import deterministic_mode
 from vllm_fl_adapter.replacements import Replacement, runs_fl_forward
@@ -79,9 +79,8 @@ class LayerBinder:
 
     def _take_over(self, layer: Any, bridge: Bridge, operator: str, compiled: bool) -> None:
         klass = layer.fl_vllm_class
-        accepts = self._compile_limit(operator, layer) if compiled else None
         own = bridge.standard(_without_layer(layer))
-        site = self._manager.bind(operator, layer, label=klass.__name__, accepts=accepts, native=own)
+        site = self._manager.bind(operator, layer, label=klass.__name__, traced=compiled, native=own)
         if site.is_native and site.selection is not None:
             self._give_back(layer, operator, f"by policy: {site.selection.why}")
             return
@@ -90,12 +89,6 @@ class LayerBinder:
             forward = _two_ways(forward, bridge.traced(layer, compiled_call(site), klass.forward_native), site)
         layer._forward_method = types.MethodType(forward, layer)
         self._sites[layer] = site
-
-    def _compile_limit(self, operator: str, layer: Any) -> Callable[[OpImpl], str | None]:
-        spec = self._manager.registry.spec(operator)
-        held = weakref.ref(layer)
-        by_tokens = operator in self._manager.policy.by_tokens
-        return lambda impl: compile_refusal(impl, spec, held(), by_tokens)
 
     def _give_back(self, layer: Any, operator: str, reason: str) -> None:
         """Make it an instance of vLLM's class again, as if we were not there."""
