@@ -49,6 +49,10 @@ def hook(name, kind):
         CALLS.append(name)
         return lambda *args: args[0]
 
+    def hijack_own(result, layer, *args, **kwargs):
+        CALLS.append(name)
+        return layer.forward_native
+
     return locals()[kind]
 
 
@@ -69,7 +73,7 @@ def hooks():
         "seam": (owner.__module__, f"{owner.__qualname__}.{method}"),
     }
     kind = os.environ["OTHER_KIND"]
-    types = {"hijack": "AFTER", "around_and_stop": "AROUND"}
+    types = {"hijack": "AFTER", "hijack_own": "AFTER", "around_and_stop": "AROUND"}
     for name in os.environ.get("OTHER_TARGETS", "scheduler,model,seam").split(","):
         for notation in os.environ.get("OTHER_NOTATION", "."):
             target = notation.join(targets[name])
@@ -126,6 +130,7 @@ CASES: dict[str, tuple[dict[str, str], str]] = {
     "applied": ({"OTHER_KIND": "around", "OTHER_APPLIES": "1"}, "before"),
     "applied, both": ({"OTHER_KIND": "around", "OTHER_NOTATION": ".:", "OTHER_TARGETS": "model"}, "before"),
     "hijack": ({"OTHER_KIND": "hijack", "OTHER_TARGETS": "seam"}, "after"),
+    "hijack, own": ({"OTHER_KIND": "hijack_own", "OTHER_TARGETS": "seam"}, "after"),
     "stop": ({"OTHER_KIND": "around_and_stop", "OTHER_TARGETS": "scheduler"}, "before"),
     "newer, moved": ({"OTHER": "seam_moved"}, "before"),
     "newer, inert": ({"OTHER": "seam_inert"}, "before"),
@@ -207,8 +212,10 @@ def test_a_target_whose_hooks_were_applied_under_both_its_names_stops_the_start(
     assert message.endswith("let those plug-ins register their hooks and leave HookRegistry.apply_hooks() to SGLang")
 
 
-def test_a_plug_in_that_answers_for_the_layers_in_our_stead_stops_the_start(answers: Answers) -> None:
-    message = answers["hijack"]["outcome"]
+@pytest.mark.parametrize("case", ["hijack", "hijack, own"])
+def test_a_plug_in_that_answers_for_the_layers_in_our_stead_stops_the_start(answers: Answers, case: str) -> None:
+    """Also where it answers with the layer's own method, which SGLang takes by itself in some modes."""
+    message = answers[case]["outcome"]
     assert message.startswith("SeamError: SGLang ")
     assert "is not in effect: RMSNorm runs " in message
     assert "Another plug-in may replace it (look for hooks on the same target)" in message

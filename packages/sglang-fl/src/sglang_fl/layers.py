@@ -111,7 +111,7 @@ class LayerBinder:
             return None  # a deep copy of a layer that was decided
         if answer is None and (undecided or not self._seam.lazy):
             return f"{type(layer).__name__} was never asked about at {self._seam.target}"
-        if self._pinned(layer, current):
+        if self._pinned(layer, current) and self._asked(layer):
             self._left[layer] = (
                 bridge.operator(layer),
                 type(layer).__name__,
@@ -120,6 +120,11 @@ class LayerBinder:
             return None
         running = getattr(current, "__qualname__", current)
         return f"{type(layer).__name__} runs {running!r} and not what {self._seam.target} answered"
+
+    def _asked(self, layer: Any) -> bool:
+        """Whether the seam still answers with ours; not where a plug-in around us answers with a method of the layer's own."""
+        answer = _function(getattr(layer, self._seam.method)())
+        return answer is self._answers.get(layer)
 
     @staticmethod
     def _pinned(layer: Any, current: Forward) -> bool:
