@@ -40,7 +40,7 @@ def activate():
 
 def accelerator(monkeypatch: pytest.MonkeyPatch, kind: str | None) -> None:
     monkeypatch.setattr(torch.accelerator, "is_available", lambda: kind is not None)
-    monkeypatch.setattr(torch.accelerator, "current_accelerator", lambda: SimpleNamespace(type=kind))
+    monkeypatch.setattr(torch.accelerator, "current_accelerator", lambda: SimpleNamespace(type=kind) if kind else None)
 
 
 def vendor(install: Install, name: str, device: str, present: bool | str = True) -> None:

@@ -164,6 +164,27 @@ def test_registration_is_by_exact_class_so_a_subclass_that_came_later_is_served_
     assert layer._forward_method.__func__.dispatched_by_fl
 
 
+def test_every_kind_of_layer_that_sglang_dispatches_is_served_or_left_with_a_reason() -> None:
+    import importlib.util
+
+    from sglang_fl.diffusion.bridges import BRIDGES, LEFT
+    from sglang_fl.diffusion.forwards import _names
+
+    for module in ("elementwise", "fused_scale_shift_gate"):  # besides those of `layers`
+        name = f"sglang.multimodal_gen.runtime.layers.{module}"
+        if importlib.util.find_spec(name) is not None:  # not in every version
+            importlib.import_module(name)
+
+    def below(klass: type) -> set[type]:
+        return {klass}.union(*map(below, klass.__subclasses__()))
+
+    known = below(layers().CustomOp) - {layers().CustomOp}
+    # SGLang's own; a base class is never a layer itself.
+    kinds = {klass for klass in known if klass.__module__.startswith("sglang.") and klass.__name__[0] != "_"}
+    assert len(kinds) > 12
+    assert {klass for klass in kinds if not {*BRIDGES, *LEFT} & set(_names(klass))} == set()
+
+
 def test_without_a_registered_forward_a_layer_runs_the_platforms_or_the_general_method() -> None:
     known = layers()
     for key, wanted in (("cuda", "forward_cuda"), ("acme", "forward_oot"), ("native", "forward_native")):

@@ -19,12 +19,35 @@ from sglang.multimodal_gen.runtime.platforms import cpu, plugins
 
 import sglang_fl.diffusion.backend as backend
 import sglang_fl.diffusion.worker as worker
-from fl_dispatch import SeamError
+from fl_dispatch import FrozenSelectionError, SeamError
 from sglang_fl.diffusion import register_hooks
 from sglang_fl.diffusion.choice import ENTRY_POINT
 from sglang_fl.diffusion.platform import DispatchPlatform
+from sglang_fl.seam import find_seam
 
 pytestmark = pytest.mark.usefixtures("fresh")
+
+
+#: A plug-in that has its hooks applied itself, instead of leaving that to SGLang.
+APPLIES = """
+from sglang.multimodal_gen.runtime.platforms.plugins import HookRegistry, HookType
+
+CALLS = []
+TARGETS = {
+    "dispatch_forward": "sglang.multimodal_gen.runtime.layers.custom_op.CustomOp",
+    "init_device_and_model": "sglang.multimodal_gen.runtime.managers.gpu_worker.GPUWorker",
+}
+
+
+def register():
+    for name, owner in TARGETS.items():
+        def around(original, *args, name=name):
+            CALLS.append(name)
+            return original(*args)
+
+        HookRegistry.register(f"{owner}.{name}", around, HookType.AROUND)
+    HookRegistry.apply_hooks()
+"""
 
 
 def loaded() -> set[str]:
@@ -232,6 +255,73 @@ def test_a_layer_that_runs_what_we_did_not_register_stops_the_start(ours: backen
     layer._forward_method = theirs
     with pytest.raises(SeamError, match=r"SiluAndMul runs .*theirs.* and not what it got from us \(1 layers\)"):
         worker.after_init(None, gpu_worker(pipeline(layer)))
+
+
+def test_a_layer_whose_own_method_another_plug_in_answers_with_stops_the_start(
+    ours: backend.Started, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    known = layers()
+    monkeypatch.setattr(known.CustomOp, "dispatch_forward", lambda layer: layer.forward_native)
+    with pytest.raises(SeamError, match=r"SiluAndMul runs 'SiluAndMul.forward_native' and not what it got from us"):
+        worker.after_init(None, gpu_worker(pipeline(known.SiluAndMul())))
+
+
+def test_our_hook_that_is_not_in_effect_stops_the_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As where SGLang moved the place, or could not apply it: there the layers run SGLang's own methods."""
+    monkeypatch.setenv(OVERRIDE, ENTRY_POINT)
+    platforms.initialize_current_platform()
+    plugins.load_plugins()
+    with pytest.raises(SeamError, match=r"SiluAndMul runs .*forward_.* and not what it got from us .*dispatch_forward"):
+        worker.after_init(None, gpu_worker(pipeline(layers().SiluAndMul())))
+
+
+def test_hooks_that_another_plug_in_had_applied_before_ours_do_not_keep_ours_out(
+    install: Install, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(OVERRIDE, ENTRY_POINT)
+    monkeypatch.setenv("SGLANG_FL_PREFER", "reference")
+    from pkgutil import resolve_name
+
+    from sglang.multimodal_gen.runtime.managers.gpu_worker import GPUWorker
+
+    install("a_first", APPLIES, "[sglang.multimodal_gen.plugins]", "a_first = a_first:register")
+    monkeypatch.setattr(GPUWorker, "init_device_and_model", lambda self: None)
+    known = layers()
+    monkeypatch.setattr(known.CustomOp, "dispatch_forward", known.CustomOp.dispatch_forward)
+    seam = find_seam()
+    owner = resolve_name(f"{seam.module}:{seam.owner}")
+    monkeypatch.setattr(owner, seam.method, getattr(owner, seam.method))
+    platforms.initialize_current_platform()
+    plugins.apply_plugin_hooks()
+    layer = known.SiluAndMul()
+    GPUWorker.init_device_and_model(gpu_worker(pipeline(layer)))
+    import a_first  # type: ignore[import-not-found]
+
+    assert set(a_first.CALLS) == {"dispatch_forward", "init_device_and_model"}
+    assert layer._forward_method.__func__.dispatched_by_fl
+    assert worker._report is not None
+
+
+@pytest.mark.parametrize(("device", "captured"), [("acme_chip", True), ("cpu", False)])
+@pytest.mark.parametrize("where", ["enable_breakable_cuda_graph", "enable_action_cuda_graph"])
+def test_captured_graphs_get_only_what_may_be_captured_and_the_selection_stays(
+    ours: backend.Started, device: str, captured: bool, where: str
+) -> None:
+    manager = worker.default_manager()
+    ours.device_type = device
+    arguments = {
+        "enable_breakable_cuda_graph": where == "enable_breakable_cuda_graph",
+        "pipeline_config": SimpleNamespace(enable_action_cuda_graph=where == "enable_action_cuda_graph"),
+    }
+    worker.after_init(None, gpu_worker(pipeline(), **arguments))
+    assert "in device graphs" in str(manager.select("silu_and_mul").facts) or not captured
+    assert worker._report is not None
+    assert worker._report.as_dict()["graphs"] == {"captured_by": where if captured else None}
+    if captured:
+        with pytest.raises(FrozenSelectionError, match=rf"a graph that SGLang captures \({where}\)"):
+            manager.configure(device_type="cpu")
+    else:
+        manager.configure(device_type="cpu")
 
 
 def test_torch_compile_leaves_every_layer_to_sglang_says_so_and_strict_refuses_it(

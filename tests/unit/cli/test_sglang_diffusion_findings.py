@@ -90,6 +90,25 @@ def test_nothing_is_said_without_sglang_and_a_version_without_plug_ins_is_named(
             "runs none of our operators",
         ),
         ({"SGLANG_PLUGINS": "theirs"}, OURS, "acme", "SGLANG_PLUGINS", "note", "leaves out 'sglang_fl': no check"),
+        (
+            {doctor.VARIABLE: "sglang_fl", "SGLANG_PLUGINS": "theirs"},
+            OURS,
+            "acme",
+            "SGLANG_PLUGINS",
+            "note",
+            "leaves out 'sglang_fl': no check",
+        ),
+        *(
+            (
+                {doctor.VARIABLE: "sglang_fl", "SGLANG_PLUGINS": "theirs"},
+                OURS,
+                device,
+                "SGLANG_PLUGINS",
+                "fault",
+                "leaves out 'sglang_fl', whose hooks bring our operators here: workers stop",
+            )
+            for device in (None, "npu")
+        ),
     ],
 )
 def test_where_our_operators_would_run(

@@ -15,7 +15,7 @@ from typing import Any
 from fl_dispatch import Config, default_manager, load_config
 from sglang_fl.bridges import OPERATOR_ALIASES
 from sglang_fl.diffusion.choice import ENTRY_POINT, VARIABLE
-from sglang_fl.diffusion.forwards import CUSTOM_OP, Forwards
+from sglang_fl.diffusion.forwards import CUSTOM_OP, DISPATCH, Forwards
 from sglang_fl.versions import installed_version, verdict
 
 logger = logging.getLogger("sglang_fl")
@@ -38,6 +38,8 @@ class Started:
     registered: list[str]
     #: Why every layer stays with SGLang in this process, once that is known; None: they do not.
     mode: str | None = None
+    #: The setting by which SGLang captures device graphs; None: it captures none.
+    captured_by: str | None = None
 
 
 _started: Started | None = None
@@ -132,7 +134,7 @@ def _start(platform: Any, key: str = "native") -> Started:
     if warning is not None:
         logger.warning("%s", warning)
     forwards = Forwards(manager, config, key, _mode, _called)
-    return Started(config, forwards, platform.device_type, f"{CUSTOM_OP}.dispatch_forward", [])
+    return Started(config, forwards, platform.device_type, ".".join(DISPATCH), [])
 
 
 def _mode() -> str | None:

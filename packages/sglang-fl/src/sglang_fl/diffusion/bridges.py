@@ -132,6 +132,11 @@ LEFT: Mapping[str, str] = {
         "layernorm.RMSNormScaleShift": "norm, scale and shift in one: no standard operator",
         "layernorm.ScaleResidualLayerNormScaleShift": "gate, residual, norm, scale and shift in one: no standard operator",
         "layernorm.ScaleResidualRMSNormScaleShift": "gate, residual, norm, scale and shift in one: no standard operator",
+        "fused_scale_shift_gate.FusedLayerNormScaleShiftGateSelect01": "norm, scale, shift and gate in one: no standard operator",
+        "fused_scale_shift_gate.FusedResidualLayerNormScaleShiftGateSelect01": (
+            "residual, norm, scale, shift and gate in one: no standard operator"
+        ),
+        "elementwise.MulAdd": "a product and a sum: no standard operator",
         "activation.NewGELU": "no gate: no standard operator",
         "activation.QuickGELU": "no gate: no standard operator",
     }.items()

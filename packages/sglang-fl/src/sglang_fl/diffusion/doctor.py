@@ -10,7 +10,7 @@ import os
 from collections.abc import Iterator
 from importlib.metadata import entry_points
 
-from fl_dispatch import Finding, FLDispatchError
+from fl_dispatch import DevicePlatform, Finding, FLDispatchError
 from sglang_fl import versions
 from sglang_fl.diffusion.choice import ENTRY_POINT, VARIABLE, device_facts
 
@@ -39,7 +39,7 @@ def check() -> Iterator[Finding]:
     selected = os.environ.get(VARIABLE, "").strip()
     carriers = _carriers(os.environ.get("SGLANG_PLUGINS", ""))
     yield _unset(carriers) if not selected else _set(selected, carriers)
-    yield from _plugins(os.environ.get("SGLANG_PLUGINS", ""))
+    yield from _plugins(os.environ.get("SGLANG_PLUGINS", ""), selected)
 
 
 def _set(selected: str, carriers: list[str]) -> Finding:
@@ -62,7 +62,7 @@ def _unset(carriers: list[str]) -> Finding:
     except FLDispatchError as error:
         return Finding("fault", _SUBJECT, f"does not start with these settings: {error}", "correct the setting")
     names = sorted(entry_points(group=PLATFORMS).names)
-    if facts is not None and (facts.device_type not in OWN or facts.device_type == "cpu"):
+    if facts is not None and _registers(facts):
         if len(names) > 1:
             hint = f"SGLang stops when more than one wants to run; select one, for example {_OURS}"
             return Finding("note", _SUBJECT, f"several platforms are installed ({', '.join(names)})", hint)
@@ -74,6 +74,11 @@ def _unset(carriers: list[str]) -> Finding:
     return Finding("note", _SUBJECT, "stays on its own platform, where it runs none of our operators", _REMEDY)
 
 
+def _registers(facts: DevicePlatform) -> bool:
+    """Whether our platform is built from the facts, so that registered forwards bring the operators; else our hooks do."""
+    return facts.device_type not in OWN or facts.device_type == "cpu"
+
+
 def _carriers(plugins: str) -> list[str]:
     """Distributions that bring our hooks and offer no platform, so that SGLang does not skip them on a platform not theirs."""
     platforms = {point.dist.name for point in entry_points(group=PLATFORMS) if point.dist}
@@ -81,10 +86,22 @@ def _carriers(plugins: str) -> list[str]:
     return sorted({point.dist.name for point in named if point.dist} - platforms)
 
 
-def _plugins(plugins: str) -> Iterator[Finding]:
-    if not _allowed(ENTRY_POINT, plugins):
+def _plugins(plugins: str, selected: str) -> Iterator[Finding]:
+    if _allowed(ENTRY_POINT, plugins):
+        return
+    hint = f"SGLANG_PLUGINS={plugins},{ENTRY_POINT}, or unset it"
+    try:
+        facts = device_facts()
+    except FLDispatchError:
+        return  # said elsewhere; nothing starts
+    if selected == ENTRY_POINT and (facts is None or not _registers(facts)):
+        text = (
+            f"SGLANG_PLUGINS={plugins} leaves out {ENTRY_POINT!r}, whose hooks bring our operators here: workers stop"
+        )
+        yield Finding("fault", "SGLANG_PLUGINS", text, hint)
+    else:
         text = f"SGLANG_PLUGINS={plugins} leaves out {ENTRY_POINT!r}: no check of the layers in diffusion workers on our platform"
-        yield Finding("note", "SGLANG_PLUGINS", text, f"SGLANG_PLUGINS={plugins},{ENTRY_POINT}, or unset it")
+        yield Finding("note", "SGLANG_PLUGINS", text, hint)
 
 
 def _allowed(name: str, plugins: str) -> bool:

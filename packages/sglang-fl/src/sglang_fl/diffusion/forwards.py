@@ -20,7 +20,9 @@ from sglang_fl.diffusion.bridges import BRIDGES, LEFT
 from sglang_fl.layers import Forward, _method_of, _unbound, tolerant
 from sglang_fl.versions import installed_version
 
-CUSTOM_OP = "sglang.multimodal_gen.runtime.layers.custom_op.CustomOp"
+#: Where ``CustomOp`` decides which method a layer runs.
+DISPATCH = ("sglang.multimodal_gen.runtime.layers.custom_op", "CustomOp.dispatch_forward")
+CUSTOM_OP = f"{DISPATCH[0]}.CustomOp"
 
 
 class Forwards:
@@ -133,7 +135,8 @@ class Forwards:
         elif type(layer) not in self._registered and current == self._own_method(layer):
             # A subclass that was imported after the registration, with the method it then got.
             layer._forward_method = self._bind(layer, base)
-        elif getattr(current, "__self__", None) is layer:
+        elif getattr(current, "__self__", None) is layer and _bridge_of(_answer(layer)) is not None:
+            # It was answered with ours, and then took another one by itself.
             self._left[layer] = (base.operator(layer), type(layer).__name__, "SGLang pinned its own method in __init__")
         else:
             return (
@@ -153,7 +156,17 @@ def _bridge(klass: type) -> Bridge | None:
 
 def _ours(layer: Any) -> Bridge | None:
     """The bridge of the forward of ours that the layer got in ``__init__`` and that has not decided yet."""
-    return getattr(getattr(getattr(layer, "_forward_method", None), "func", None), "bridge", None)
+    return _bridge_of(getattr(layer, "_forward_method", None))
+
+
+def _answer(layer: Any) -> Any:
+    """Of the place where SGLang decides, as it is now."""
+    return layer.dispatch_forward()
+
+
+def _bridge_of(forward: Any) -> Bridge | None:
+    """Of a forward of ours that has not decided yet; None for any other."""
+    return getattr(getattr(forward, "func", None), "bridge", None)
 
 
 def _find(dotted: str) -> Any:
@@ -176,10 +189,15 @@ def _family(klass: type) -> Iterator[type]:
     yield klass
     sub: type
     for sub in klass.__subclasses__():
-        if not any(name.startswith("forward") for name in vars(sub)):
+        if not any(map(_decides, vars(sub))):
             yield from _family(sub)
 
 
 def _overridden(klass: type, base: type) -> Iterator[str]:
     for between in klass.__mro__[: klass.__mro__.index(base)]:
-        yield from (f"{between.__name__}.{name}" for name in vars(between) if name.startswith("forward"))
+        yield from (f"{between.__name__}.{name}" for name in vars(between) if _decides(name))
+
+
+def _decides(name: str) -> bool:
+    """Whether a class that defines a method of this name may run another one than its base."""
+    return name.startswith("forward") or name == "dispatch_forward"

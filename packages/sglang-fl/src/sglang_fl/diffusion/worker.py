@@ -10,6 +10,8 @@ from typing import Any
 
 from fl_dispatch import FLDispatchError, Report, SeamError, default_manager, replace_aten
 from sglang_fl.diffusion.backend import Started, started, without_platform
+from sglang_fl.diffusion.forwards import DISPATCH
+from sglang_fl.hooks import register as register_hook
 from sglang_fl.layers import LayerBinder
 from sglang_fl.seam import find_seam
 from sglang_fl.versions import installed_version
@@ -17,7 +19,8 @@ from sglang_fl.versions import installed_version
 logger = logging.getLogger("sglang_fl")
 
 #: Where a worker has built its device and its pipeline.
-TARGET = "sglang.multimodal_gen.runtime.managers.gpu_worker.GPUWorker.init_device_and_model"
+_INIT = ("sglang.multimodal_gen.runtime.managers.gpu_worker", "GPUWorker.init_device_and_model")
+TARGET = ".".join(_INIT)
 
 _report: Report | None = None
 _binder: LayerBinder | None = None
@@ -51,13 +54,13 @@ def _register(here: Started) -> None:
     from sglang.multimodal_gen.runtime.platforms.plugins import HookRegistry, HookType
 
     if not here.registered:
-        HookRegistry.register(here.seam, here.forwards.around_dispatch, HookType.AROUND)
-    HookRegistry.register(TARGET, after_init, HookType.AFTER)
+        register_hook(*DISPATCH, here.forwards.around_dispatch, HookType.AROUND, HookRegistry)
+    register_hook(*_INIT, after_init, HookType.AFTER, HookRegistry)
     # Text encoders are made of language-model layers as well. These dispatch elsewhere: at the seam that SGLang's other
     # runtime has, which only the hooks of this one reach here.
     seam = find_seam()
     _binder = LayerBinder(default_manager(), here.config, seam)
-    HookRegistry.register(seam.target, _around_seam, HookType.AROUND)
+    register_hook(seam.module, f"{seam.owner}.{seam.method}", _around_seam, HookType.AROUND, HookRegistry)
     _hooked = True
 
 
@@ -81,15 +84,28 @@ def after_init(result: Any, worker: Any, *args: Any, **kwargs: Any) -> None:
         if here.config.policy.strict:
             raise SeamError(f"strict, and {here.mode}; leave it out, or turn strict off")
         logger.warning("sglang-fl: %s: every layer stays with SGLang", here.mode)
+    here.captured_by = _capturing(worker.server_args) if here.device_type != "cpu" else None
+    default_manager().configure(captured=here.captured_by is not None)
     settle(worker.pipeline, here)
     replace_aten(here.config, rank=worker.rank)
     publish(here, worker.rank)
+    if here.captured_by is not None:
+        default_manager().freeze(f"a graph that SGLang captures ({here.captured_by})")
 
 
 def _compiling(server_args: Any) -> str | None:
     """torch.compile was not tried on the layers as we bind them."""
     if getattr(server_args, "enable_torch_compile", False):
         return "--enable-torch-compile compiles SGLang's own methods"
+    return None
+
+
+def _capturing(server_args: Any) -> str | None:
+    """The setting by which device graphs may be captured, at warm-up or by a request: SGLang's own, or that of a pipeline."""
+    for settings in (server_args, getattr(server_args, "pipeline_config", None)):
+        for name in dir(settings):
+            if name.startswith("enable_") and name.endswith("cuda_graph") and getattr(settings, name):
+                return name
     return None
 
 
@@ -145,6 +161,7 @@ def publish(here: Started, rank: int) -> Report:
         _report.fact("seam", here.seam)
         if here.registered:
             _report.fact("registered", here.registered)
+        _report.fact("graphs", lambda: {"captured_by": here.captured_by})
         _report.fact("aten", replace_aten(here.config).as_dict)
     if not _report.rows():
         logger.warning("no layer of this pipeline is served through fl-dispatch; the table says why")
