@@ -22,7 +22,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from bounds import errors, not_as_wanted, outside, ran, table
+from bounds import errors, not_as_wanted, outside, ran, table, widest
 from engines import HERE, Engine, EngineError, all_ready, exit_on_terminate, framework_variables, stop_all
 from policies import policy_file, printed_table
 from serve import device, versions
@@ -169,11 +169,9 @@ def judge(rows: list[dict[str, Any]], arguments: Any) -> None:
         scores = row.pop("scores")
         truths = [by_sequence[tuple(text + score["output_ids"])] for text, score in zip(texts, scores, strict=True)]
         row["errors"] = errors(scores, truths, texts)
+    natives = [row["errors"] for row in rows if row["engine"] == "native"]
     for row in rows:
-        native = next(
-            (other["errors"] for other in rows if other["mode"] == row["mode"] and other["engine"] == "native"), None
-        )
-        row["problems"] += outside(row["errors"], native) if native else ["no native engine to compare with"]
+        row["problems"] += outside(row["errors"], widest(natives)) if natives else ["no native engine to compare with"]
 
 
 def main() -> int:

@@ -41,7 +41,7 @@ def measure(
                 engine.pause()
                 rates[name][engine.name].append(rate)
             else:
-                engine.ask({**job.message(), "repeat": 1})
+                engine.ask({**job.message(), "repeat": 1, "best_of": 1})
         except EngineError as error:
             drop(engine, error)
 

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import hashlib
+import io
 import json
 import math
 import sys
@@ -21,6 +22,7 @@ try:
     import carried_model
     import engines
     import figures
+    import job_loop
     import on_box
     import policies
     import turns
@@ -239,6 +241,28 @@ def test_an_engine_further_off_than_the_bounds_allow_is_named() -> None:
         "most probable token equal at 0.900, the framework itself at 0.980",
     ]
     assert bounds.outside({**native, "mean": 0.2}, {**native, "mean": 0.2}) == ["mean 0.2000 is above 0.1"]
+
+
+def test_the_framework_is_as_far_off_as_in_its_worst_mode() -> None:
+    eager = {"mean": 0.02, "max": 0.1, "generated_mean": 0.03, "generated_max": 0.2, "top": 0.98}
+    compiled = {"mean": 0.04, "max": 0.3, "generated_mean": 0.01, "generated_max": 0.1, "top": 0.97}
+    assert bounds.widest([eager, compiled]) == {
+        "mean": 0.04,
+        "generated_mean": 0.03,
+        "max": 0.3,
+        "generated_max": 0.3,
+        "top": 0.97,
+    }
+
+
+def test_the_fastest_of_several_answers_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = iter([0.0, 3.0, 10.0, 11.0, 20.0, 22.0])
+    monkeypatch.setattr(job_loop.time, "perf_counter", lambda: next(clock))
+    job = {"requests": 2, "prompt": 3, "new": 4, "best_of": 3}
+    monkeypatch.setattr(sys, "stdin", io.StringIO(json.dumps(job) + "\n"))
+    answers = io.StringIO()
+    job_loop.answer_jobs(answers, 2000, lambda prompts, new: [new for _ in prompts], lambda prompts, new: [])
+    assert answers.getvalue().splitlines() == ["READY", "SECONDS 1.00000"]
 
 
 def test_a_report_in_which_another_implementation_ran_is_named() -> None:
