@@ -208,6 +208,14 @@ def test_counts_survive_a_change_of_the_policy(two, layer):
     assert total == {"vendor.small": 1, "reference": 1, "vendor.large": 1}
 
 
+def test_parts_that_would_run_the_same_but_go_on_with_others_stay_apart(two, layer):
+    built = two(policy({2: ["vendor:small", "reference"], "more": ["vendor:small", "vendor:large"]}))
+    site = built.bind(OP, layer)
+    assert [(bound, part.impl.impl_id) for bound, part in site.parts] == [(2, "vendor.small"), (None, "vendor.small")]
+    same = two(policy({2: "vendor:small", "more": "vendor:small"})).bind(OP, layer)
+    assert same.parts == ()
+
+
 def test_a_selection_is_that_for_the_tokens(two):
     built = two()
     assert built.select(OP, tokens=2).chosen.impl_id == "vendor.small"

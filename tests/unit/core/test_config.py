@@ -235,6 +235,11 @@ def test_each_mistake_is_an_error_that_names_it_where_it_was_found_and_a_hint(lo
     assert error_of(load, **given).startswith(message.replace(FILE, str(tmp_path / "fl.yaml")))
 
 
+def test_two_merges_in_a_mapping_are_no_key_that_is_there_twice(load):
+    found = load("per_op: {<<: {rms_norm: reference}, <<: {silu_and_mul: flagos}}")
+    assert set(found.policy.per_op) == {"rms_norm", "silu_and_mul"}
+
+
 def test_an_empty_file_sets_nothing(load):
     assert load("# nothing yet\n").policy == SelectionPolicy()
 

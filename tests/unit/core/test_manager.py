@@ -105,6 +105,9 @@ def test_calls_before_a_change_are_kept_by_implementation(one, layer):
     site.calls = 2
     one.configure(policy=SelectionPolicy())
     assert site.past_calls == {"vendor.a": 7, "vendor.b": 2}
+    site.calls = 4
+    one.configure(policy=PREFER_B)
+    assert site.past_calls == {"vendor.a": 11, "vendor.b": 2}
 
 
 def test_calls_stay_where_a_change_does_not_concern_them(one, layer):
@@ -168,6 +171,21 @@ def test_a_refused_change_keeps_demotions(manager, impl, failing, layer, x):
     assert len(one.failures.demotions()) == 1
 
 
+@pytest.mark.parametrize("mode", ["captured", "compiled"])
+def test_a_mode_stays_until_it_is_given_and_through_a_refused_change(manager, impl, layer, mode):
+    one = manager(impl(op="rms_norm", capture_safe=False))
+    site = one.bind("rms_norm", layer)
+    one.configure(**{mode: True})
+    one.configure(device_type="cpu")
+    assert site.impl.impl_id == "reference"
+    with pytest.raises(SelectionError):
+        one.configure(policy=SelectionPolicy(prefer="flagos", strict=True), **{mode: False})
+    one.configure(device_type="cpu")  # decides anew
+    assert site.impl.impl_id == "reference"
+    one.configure(**{mode: False})
+    assert site.impl.vendor == "acme"
+
+
 def test_strict_with_an_unable_backend_refuses_to_bind(manager, impl, layer):
     one = manager(
         impl("acme", available=lambda: "acme_sdk is not installed"),
@@ -204,6 +222,19 @@ class TestLayers:
         assert site.selection.why.endswith("; honours cast_x_before_out_mul only as False, this layer has True")
         other = one.bind("rms_norm", make_layer(cast_x_before_out_mul=True, fl_wishes=("cast_x_to_weight_dtype",)))
         assert other.impl.impl_id == "reference"
+
+    def test_a_remark_is_of_the_wishes_alone(self, manager, impl, make_layer):
+        declared = {"cast_x_before_out_mul": {False}, "cast_x_to_weight_dtype": {False}}
+        one = manager(impl(op="rms_norm", honours=declared))
+        wishes = ("cast_x_before_out_mul", "cast_x_to_weight_dtype")
+        site = one.bind("rms_norm", make_layer(cast_x_before_out_mul=True, fl_wishes=wishes))
+        assert site.impl.vendor == "acme"
+        assert "cast_x_to_weight_dtype" not in site.selection.why
+
+    def test_a_layer_that_only_wishes_is_still_asked_about(self, manager, impl, make_layer):
+        one = manager(impl(op="rms_norm", supports_layer=lambda obj: "hidden size 8 is too small"))
+        site = one.bind("rms_norm", make_layer(fl_wishes=("cast_x_before_out_mul",)))
+        assert site.impl.impl_id == "reference"
 
     def test_an_absent_field_counts_as_the_operators_default(self, manager, impl, layer):
         one = manager(impl(op="gemma_rms_norm", honours={"round_sum_before_norm": {True}}))
