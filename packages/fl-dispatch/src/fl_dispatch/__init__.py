@@ -52,6 +52,7 @@ if TYPE_CHECKING:
         UnknownOperatorError as UnknownOperatorError,
     )
     from fl_dispatch.manager import OpManager as OpManager
+    from fl_dispatch.native import standard_rotary as standard_rotary
     from fl_dispatch.ops.spec import Field as Field
     from fl_dispatch.ops.spec import OpSpec as OpSpec
     from fl_dispatch.ops.spec import Sample as Sample
@@ -146,6 +147,7 @@ _HOME = {
     "replace_aten": "runtime",
     "resolve_op": "runtime",
     "select": "selection",
+    "standard_rotary": "native",
     "wait_for_report": "report_file",
 }
 

@@ -31,5 +31,28 @@ def native_impl(op_name: str, fn: Callable[..., Any] | None = None) -> OpImpl:
     return OpImpl(op_name, IMPL_ID, BackendImplKind.NATIVE, fn or _absent, traceable=True, capture_safe=True)
 
 
+def standard_rotary(method: Callable[..., Any]) -> Callable[..., Any]:
+    """A framework's rotary method as a function with the signature of ``rotary_embedding``.
+
+    Args:
+        method: ``(layer, positions, query, key)``, query and key [tokens, heads * head_size]; it takes cos and sin from its layer.
+    """
+
+    def rotary_embedding(
+        layer: Any,
+        query: Any,
+        key: Any,
+        cos: Any,
+        sin: Any,
+        position_ids: Any,
+        rotary_interleaved: bool = False,
+        inplace: bool = True,
+    ) -> Any:
+        q, k = method(layer, position_ids, query.flatten(1), key.flatten(1))
+        return q.view(query.shape), k.view(key.shape)
+
+    return rotary_embedding
+
+
 def _absent(obj: Any, *args: Any, **kwargs: Any) -> Any:
     raise SelectionError(f"token 'native': {ABSENT}")

@@ -78,9 +78,7 @@ class IrProvider:
     def _bind(self, name: str) -> None:
         like = _Norm(torch.ones(1), 1e-6)
         # vLLM's compiler traces whatever it is given, so only what can be in a graph is a candidate, in eager engines too.
-        site = self._manager.bind(
-            _OPERATOR, like, label=f"{LABEL}.{name}", traced=True
-        )
+        site = self._manager.bind(_OPERATOR, like, label=f"{LABEL}.{name}", traced=True)
         self._bound[name] = (site, compiled_call(site))
 
     def _run(self, name: str, weight: torch.Tensor | None, epsilon: float, *tensors: torch.Tensor | None) -> Any:

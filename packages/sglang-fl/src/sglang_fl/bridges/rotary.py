@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from fl_dispatch import Site
+from fl_dispatch import Site, standard_rotary
 from sglang_fl.bridges.bridge import Bridge, Forward
 
 
@@ -51,23 +51,6 @@ def _forward(layer: Any, site: Site, native: Forward) -> Forward:
     return dispatched
 
 
-def _standard(native: Forward) -> Forward:
-    def rotary_embedding(
-        layer: Any,
-        query: Any,
-        key: Any,
-        cos: Any,
-        sin: Any,
-        position_ids: Any,
-        rotary_interleaved: bool = False,
-        inplace: bool = True,
-    ) -> Any:
-        q, k = native(layer, position_ids, query.flatten(1), key.flatten(1))
-        return q.view(query.shape), k.view(key.shape)
-
-    return rotary_embedding
-
-
 def _outside(layer: Any) -> str | None:
     if "cos_sin_cache" not in layer._buffers:
         return "has no cos_sin_cache buffer"
@@ -82,6 +65,6 @@ BRIDGES = (
         outside=_outside,
         make=_forward,
         parameters=frozenset({"positions", "query", "key", "offsets", "fused_set_kv_buffer_arg"}),
-        standard=_standard,
+        standard=standard_rotary,
     ),
 )

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from fl_dispatch import Site
+from fl_dispatch import Site, standard_rotary
 from sglang_fl.bridges import BRIDGES as _SRT
 from sglang_fl.bridges.bridge import Bridge, Forward
 
@@ -62,23 +62,6 @@ def _rotary_forward(layer: Any, site: Site, native: Forward) -> Forward:
     return dispatched
 
 
-def _rotary_standard(native: Forward) -> Forward:
-    def rotary_embedding(
-        layer: Any,
-        query: Any,
-        key: Any,
-        cos: Any,
-        sin: Any,
-        position_ids: Any,
-        rotary_interleaved: bool = False,
-        inplace: bool = True,
-    ) -> Any:
-        q, k = native(layer, position_ids, query.flatten(1), key.flatten(1))
-        return q.view(query.shape), k.view(key.shape)
-
-    return rotary_embedding
-
-
 def _outside_rotary(layer: Any) -> str | None:
     if layer.use_precomputed_cache:
         return None
@@ -116,7 +99,7 @@ BRIDGES: Mapping[str, Bridge] = {
                     "offsets",
                 }
             ),
-            standard=_rotary_standard,
+            standard=standard_rotary,
         ),
     )
 }

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from fl_dispatch import Site
+from fl_dispatch import Site, standard_rotary
 from vllm_fl_adapter.bridges.bridge import Bridge, Forward
 
 
@@ -58,23 +58,6 @@ def _traced(layer: Any, call: Forward, native: Forward) -> Forward:
     return forward
 
 
-def _standard(native: Forward) -> Forward:
-    def rotary_embedding(
-        layer: Any,
-        query: Any,
-        key: Any,
-        cos: Any,
-        sin: Any,
-        position_ids: Any,
-        rotary_interleaved: bool = False,
-        inplace: bool = True,
-    ) -> Any:
-        q, k = native(layer, position_ids, query.flatten(1), key.flatten(1))
-        return q.view(query.shape), k.view(key.shape)
-
-    return rotary_embedding
-
-
 def _outside(layer: Any) -> str | None:
     return None if "cos_sin_cache" in layer._buffers else "has no cos_sin_cache buffer"
 
@@ -88,6 +71,6 @@ BRIDGES = (
         outside=_outside,
         eager=_eager,
         traced=_traced,
-        standard=_standard,
+        standard=standard_rotary,
     ),
 )
