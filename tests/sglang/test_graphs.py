@@ -14,7 +14,7 @@ import torch
 from real_layers import load, native, norm, rotary, settled
 from torch._dynamo.testing import CompileCounter
 
-from fl_dispatch import OpImpl, SelectionPolicy, default_manager
+from fl_dispatch import FrozenSelectionError, OpImpl, OpManager, SelectionPolicy, default_manager
 from fl_dispatch.ops import load_spec
 from fl_dispatch.types import BackendImplKind
 from sglang_fl.graphs import GraphModes, graph_modes
@@ -154,6 +154,24 @@ def test_graphs_are_known_from_the_settings_of_every_version(
     settings: dict[str, Any], device: str, captured: bool, compiled: str | None
 ) -> None:
     assert graph_modes(SimpleNamespace(**settings), device) == GraphModes(captured, compiled)
+
+
+@pytest.mark.parametrize(
+    ("modes", "frozen"),
+    [
+        (GraphModes(True, None), True),
+        (GraphModes(False, "--enable-torch-compile"), True),
+        (GraphModes(False, None), False),
+    ],
+)
+def test_the_selection_cannot_change_once_a_graph_holds_it(modes: GraphModes, frozen: bool) -> None:
+    manager = OpManager(device_type="cpu")
+    modes.freeze(manager)
+    if frozen:
+        with pytest.raises(FrozenSelectionError, match="a graph that SGLang captured or compiled holds the present"):
+            manager.configure(device_type="cpu")
+    else:
+        manager.configure(device_type="cpu")
 
 
 def test_settings_of_the_installed_sglang_are_understood(loaded: Any) -> None:

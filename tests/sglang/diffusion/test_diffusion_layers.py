@@ -116,13 +116,31 @@ def test_a_deep_copy_computes_with_its_own_weights(ours: backend.Started) -> Non
         assert torch.equal(twin(torch.ones(1, 8)), 3.0 * layer(torch.ones(1, 8)))
 
 
+def test_offsets_and_a_cache_that_was_replaced_are_those_of_the_call(ours: backend.Started) -> None:
+    layer = layers().RotaryEmbedding(8, 8, 32, 10000, True, torch.float32)
+    ours.forwards.settle_layer(layer)
+    arguments = torch.arange(3), torch.randn(3, 8), torch.randn(3, 8)
+    for given in ({}, {"offsets": torch.tensor([4, 5, 6])}):
+        torch.testing.assert_close(layer(*arguments, **given), layer.forward_native(*arguments, **given))
+    before, _ = layer(*arguments)
+    layer.cos_sin_cache = layer.cos_sin_cache.flip(0)
+    torch.testing.assert_close(layer(*arguments), layer.forward_native(*arguments))
+    assert not torch.equal(layer(*arguments)[0], before)
+
+
 def test_neither_query_nor_key_is_written_to(ours: backend.Started) -> None:
     layer = layers().RotaryEmbedding(8, 8, 16, 10000, True, torch.float32)
+    ours.forwards.settle_layer(layer)
+    (site,) = [site for site in ours.forwards._manager.sites() if site.obj is layer]
+    function, asked = site.fn, []
+    # The reference writes to neither, whatever it is told; a vendor's does as it is told.
+    site.fn = lambda *arguments: asked.append(arguments[-1]) or function(*arguments)
     query, key = torch.ones(3, 8), torch.ones(3, 8)
     rotated, _ = layer(torch.arange(3), query, key)
     assert torch.equal(query, torch.ones(3, 8))
     assert torch.equal(key, torch.ones(3, 8))
     assert not torch.equal(rotated, query)
+    assert asked == [False]
 
 
 def test_layers_outside_the_contract_stay_with_sglang_and_the_reason_is_kept(

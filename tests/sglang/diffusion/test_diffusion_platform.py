@@ -210,6 +210,26 @@ def test_sglangs_own_platform_given_out_by_us_answers_every_question_as_before(
     assert one.is_device_type(before.device_type)
 
 
+@pytest.mark.parametrize(
+    ("device", "ran"), [("cpu", ["SGLang's", "the vendor's"]), ("acme_chip", ["SGLang's"]), (None, ["SGLang's"])]
+)
+def test_on_sglangs_own_platform_its_set_up_runs_and_then_that_of_the_vendor_of_the_device(
+    monkeypatch: pytest.MonkeyPatch, device: str | None, ran: list[str]
+) -> None:
+    from sglang_fl.diffusion import own_platform
+
+    calls: list[str] = []
+
+    class Own(cpu.CpuPlatform):  # type: ignore[misc]
+        def init_backend(self) -> None:
+            calls.append("SGLang's")
+
+    given = device and DevicePlatform(device, lambda: True, "gloo", setup=lambda: calls.append("the vendor's"))
+    monkeypatch.setattr(own_platform, "device_facts", lambda: given)
+    own_platform.offered(Own)().init_backend()
+    assert calls == ran
+
+
 def test_what_sglangs_own_platform_overrides_of_its_enumeration_is_all_that_reads_it() -> None:
     """A question that SGLang comes to answer from it must be answered as before too."""
     from sglang_fl.diffusion.own_platform import _IDENTITY, offered

@@ -23,6 +23,7 @@ from fl_dispatch import FrozenSelectionError, SeamError
 from sglang_fl.diffusion import register_hooks
 from sglang_fl.diffusion.choice import ENTRY_POINT
 from sglang_fl.diffusion.platform import DispatchPlatform
+from sglang_fl.layers import LayerBinder
 from sglang_fl.seam import find_seam
 
 pytestmark = pytest.mark.usefixtures("fresh")
@@ -264,6 +265,16 @@ def test_a_layer_whose_own_method_another_plug_in_answers_with_stops_the_start(
     monkeypatch.setattr(known.CustomOp, "dispatch_forward", lambda layer: layer.forward_native)
     with pytest.raises(SeamError, match=r"SiluAndMul runs 'SiluAndMul.forward_native' and not what it got from us"):
         worker.after_init(None, gpu_worker(pipeline(known.SiluAndMul())))
+
+
+def test_a_text_encoders_layer_that_does_not_ask_us_stops_the_start(
+    ours: backend.Started, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from sglang.srt.layers.activation import SiluAndMul
+
+    monkeypatch.setattr(worker, "_binder", LayerBinder(worker.default_manager(), ours.config, find_seam()))
+    with pytest.raises(SeamError, match=r"SiluAndMul was never asked about at sglang\..*_resolve_forward_method"):
+        worker.after_init(None, gpu_worker(pipeline(SiluAndMul())))
 
 
 def test_our_hook_that_is_not_in_effect_stops_the_start(monkeypatch: pytest.MonkeyPatch) -> None:
