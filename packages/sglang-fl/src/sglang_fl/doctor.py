@@ -119,7 +119,9 @@ def _platform(selected: str, loaders: list[EntryPoint]) -> Iterator[Finding]:
         yield Finding("ok", "SGLANG_PLATFORM", text)
     else:
         text = f"{selected!r} is selected, another platform than ours: SGLang then skips all our hooks without a word"
-        hint = f"to keep it and have our operators, load us from a distribution without a platform: {GUIDE}; else {hint}"
+        hint = (
+            f"to keep it and have our operators, load us from a distribution without a platform: {GUIDE}; else {hint}"
+        )
         yield Finding("fault", "SGLANG_PLATFORM", text, hint)
 
 
