@@ -114,6 +114,17 @@ def test_of_several_vendors_with_a_device_the_first_by_name_is_taken_and_that_is
     assert "several vendors have a device here (acme, zeta); taking acme" in caplog.text
 
 
+def test_why_a_vendors_device_is_not_taken_is_told_where_we_are_asked_for(
+    install: Install, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    vendor(install, "acme", "acme_chip", "no /dev/acme")
+    monkeypatch.setenv(OVERRIDE, "sglang_fl")
+    with caplog.at_level(logging.INFO, "sglang_fl"):
+        assert not isinstance(resolved(), DispatchPlatform)
+    assert "takes SGLang's own platform, as no vendor's device is here\n  acme (" in caplog.text
+    assert "no /dev/acme" in caplog.text
+
+
 def test_an_activation_that_raises_aborts_the_start_and_nothing_falls_back(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SGLANG_FL_STRICT", "perhaps")
     with pytest.raises(FLDispatchError, match="SGLANG_FL_STRICT"):

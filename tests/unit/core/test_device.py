@@ -4,12 +4,13 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Mapping
 from types import SimpleNamespace
 
 import pytest
 import torch
 
-from fl_dispatch import Device, DevicePlatform, Vendor, platforms
+from fl_dispatch import ConfigError, Device, DevicePlatform, Vendor, platforms
 from fl_dispatch.policy import SelectionPolicy
 
 
@@ -122,3 +123,26 @@ def test_a_class_is_given_by_its_dotted_name(name):
     with pytest.raises(TypeError) as error:
         device(classes={"vllm.worker": name})
     assert str(error.value) == f"DevicePlatform(acme): classes['vllm.worker'] must be a dotted name, not {name!r}"
+
+
+def test_a_class_is_found_by_what_it_is_for():
+    facts = DevicePlatform("acme", lambda: True, "accl", classes={"sglang.kv_pool": "collections.abc.Mapping"})
+    assert facts.named_class("sglang.kv_pool") is Mapping
+    assert facts.named_class("sglang.graph_runner") is None
+
+
+@pytest.mark.parametrize(
+    ("dotted", "cause"),
+    [
+        ("no_such_package.Pool", "ModuleNotFoundError: No module named 'no_such_package'"),
+        ("json.Pool", "has no attribute 'Pool'"),
+    ],
+)
+def test_a_class_that_cannot_be_imported_is_named_with_its_purpose_and_the_cause(dotted, cause):
+    facts = DevicePlatform("acme", lambda: True, "accl", classes={"sglang.kv_pool": dotted})
+    with pytest.raises(ConfigError) as error:
+        facts.named_class("sglang.kv_pool")
+    assert f"DevicePlatform(acme): classes['sglang.kv_pool'] names {dotted!r}, which cannot be imported: " in str(
+        error.value
+    )
+    assert cause in str(error.value)

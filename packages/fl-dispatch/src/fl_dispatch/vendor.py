@@ -5,8 +5,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from pkgutil import resolve_name
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
+
+from fl_dispatch.errors import ConfigError
 
 if TYPE_CHECKING:
     from fl_dispatch.registry import OpRegistry
@@ -106,6 +109,23 @@ class DevicePlatform:
                 raise TypeError(
                     f"DevicePlatform({self.device_type}): classes[{purpose!r}] must be a dotted name, not {dotted!r}"
                 )
+
+    def named_class(self, purpose: str) -> Any:
+        """What ``classes`` names for a purpose, imported; None when it names nothing for it.
+
+        Raises:
+            ConfigError: the name cannot be imported.
+        """
+        dotted = self.classes.get(purpose)
+        if dotted is None:
+            return None
+        try:
+            return resolve_name(dotted)
+        except (ImportError, AttributeError, ValueError) as error:
+            raise ConfigError(
+                f"DevicePlatform({self.device_type}): classes[{purpose!r}] names {dotted!r}, which cannot be imported: "
+                f"{type(error).__name__}: {error}; it is for the vendor's package to mend, another version of it may fit"
+            ) from error
 
     def _fault(self, name: str, wanted: str) -> TypeError:
         return TypeError(f"DevicePlatform({self.device_type}): {name} must be {wanted}, not {getattr(self, name)!r}")

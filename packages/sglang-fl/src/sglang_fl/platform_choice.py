@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 import os
+from collections.abc import Sequence
 
 from fl_dispatch import DevicePlatform, FLDispatchError, PlatformRecord, device_platforms, load_config
 
@@ -44,15 +45,7 @@ def chosen_facts() -> DevicePlatform | None:
     """The facts behind ``PLATFORM_CLASS`` in this process; None where the field is SGLang's."""
     asked = os.environ.get("SGLANG_PLATFORM") == ENTRY_POINT
     records = _records()
-    usable = [record for record in records if record.usable]
-    if len(usable) > 1:
-        names = ", ".join(record.vendor for record in usable)
-        logger.warning(
-            "sglang-fl: several vendors have a device here (%s); taking %s, deny the others with SGLANG_FL_DENY_VENDORS",
-            names,
-            usable[0].vendor,
-        )
-    facts = (usable[0].platform if usable else None) or CPU
+    facts = first_usable(records) or CPU
     reason = _left_to_sglang(facts, asked)
     if reason is None:
         return facts
@@ -61,6 +54,24 @@ def chosen_facts() -> DevicePlatform | None:
     else:
         logger.debug("sglang-fl: no platform from us: %s", reason)
     return None
+
+
+def first_usable(records: Sequence[PlatformRecord]) -> DevicePlatform | None:
+    """The facts of the first vendor, by name, whose device is here; None: there is none."""
+    usable = [record for record in records if record.usable]
+    if len(usable) > 1:
+        logger.warning(
+            "sglang-fl: several vendors have a device here (%s); taking %s, deny the others with SGLANG_FL_DENY_VENDORS",
+            ", ".join(record.vendor for record in usable),
+            usable[0].vendor,
+        )
+    return usable[0].platform if usable else None
+
+
+def told(records: Sequence[PlatformRecord]) -> str:
+    """Why none of them has a device here, a line each."""
+    lines = [f"  {record.vendor} ({record.distribution} {record.version}): {record.reason}" for record in records]
+    return "\n".join(lines or ["  no vendor package is installed"])
 
 
 def _records() -> tuple[PlatformRecord, ...]:
@@ -100,10 +111,9 @@ def _known_to_sglang(device: str) -> bool:
 
 def _explain(records: tuple[PlatformRecord, ...], reason: str) -> None:
     """SGLang will stop and say that we have no platform: say why."""
-    told = [f"  {record.vendor} ({record.distribution} {record.version}): {record.reason}" for record in records]
     logger.warning(
         "sglang-fl: SGLANG_PLATFORM=%s asks for a platform from us, but %s\n%s",
         ENTRY_POINT,
         reason,
-        "\n".join(told or ["  no vendor package is installed"]),
+        told(records),
     )

@@ -28,11 +28,7 @@ class Subsystems:
 
     def named_class(self, purpose: str) -> Any:
         """The class that the facts name for a purpose, ``"sglang." + purpose``; None when they name none."""
-        dotted = self.facts.classes.get(f"sglang.{purpose}")
-        if dotted is None:
-            return None
-        module, _, attribute = dotted.rpartition(".")
-        return getattr(importlib.import_module(module), attribute)
+        return self.facts.named_class(f"sglang.{purpose}")
 
     def _names(self, purpose: str) -> bool:
         return f"sglang.{purpose}" in self.facts.classes

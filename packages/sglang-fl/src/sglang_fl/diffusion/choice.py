@@ -10,7 +10,8 @@ from __future__ import annotations
 import logging
 import os
 
-from fl_dispatch import DevicePlatform, device_platforms, load_config
+from fl_dispatch import DevicePlatform, PlatformRecord, device_platforms, load_config
+from sglang_fl.platform_choice import first_usable, told
 
 logger = logging.getLogger("sglang_fl")
 
@@ -43,6 +44,13 @@ def platform_class_name() -> str | None:
             VARIABLE,
             ENTRY_POINT,
         )
+    if asked and facts is None and (records := _records()):
+        logger.info(
+            "sglang-fl: %s=%s takes SGLang's own platform, as no vendor's device is here\n%s",
+            VARIABLE,
+            ENTRY_POINT,
+            told(records),
+        )
     return OWN_PLATFORM if asked else None
 
 
@@ -52,14 +60,11 @@ def device_facts() -> DevicePlatform | None:
     Raises:
         FLDispatchError: the settings are wrong.
     """
-    usable = [record for record in device_platforms(load_config("SGLANG_FL_").policy) if record.usable]
-    if len(usable) > 1:
-        logger.warning(
-            "sglang-fl: several vendors have a device here (%s); taking %s, deny the others with SGLANG_FL_DENY_VENDORS",
-            ", ".join(record.vendor for record in usable),
-            usable[0].vendor,
-        )
-    return usable[0].platform if usable else None
+    return first_usable(_records())
+
+
+def _records() -> tuple[PlatformRecord, ...]:
+    return device_platforms(load_config("SGLANG_FL_").policy)
 
 
 def _has_own_platform(facts: DevicePlatform) -> bool:

@@ -6,7 +6,6 @@ The sections are those of SGLang's contract. What is not here keeps SGLang's def
 
 from __future__ import annotations
 
-from pkgutil import resolve_name
 from typing import Any
 
 from sglang.multimodal_gen import envs
@@ -58,13 +57,9 @@ class DispatchPlatform(Platform):
 
     def apply_server_args_defaults(self, server_args: Any) -> None:
         """The vendor's function of the name ``sglang.diffusion.server_args``, where it names one."""
-        apply = self._named("server_args")
+        apply = self.facts.named_class("sglang.diffusion.server_args")
         if apply is not None:
             apply(server_args)
-
-    def _named(self, purpose: str) -> Any:
-        dotted = self.facts.classes.get(f"sglang.diffusion.{purpose}")
-        return resolve_name(dotted) if dotted is not None else None
 
     # -- device and memory
 
