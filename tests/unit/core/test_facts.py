@@ -1,10 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
 import torch
 
-from fl_dispatch import Backend
+from fl_dispatch import Backend, facts
 from fl_dispatch.facts import architecture, default_device_type, facts_for, tracing_or_capturing, unavailable_reason
 
 
@@ -62,4 +64,14 @@ def test_a_cpu_has_no_architecture():
 
 
 def test_eager_code_is_neither_tracing_nor_capturing():
+    assert tracing_or_capturing() is False
+
+
+@pytest.mark.parametrize(("initialized", "capturing"), [(True, True), (True, False), (False, True)])
+def test_a_capture_on_any_kind_of_device_is_noticed(monkeypatch, initialized, capturing):
+    module = SimpleNamespace(is_initialized=lambda: initialized, is_current_stream_capturing=lambda: capturing)
+    monkeypatch.setattr(torch, "acme", module, raising=False)
+    monkeypatch.setattr(facts, "default_device_type", lambda: "acme")
+    assert tracing_or_capturing() is (initialized and capturing)
+    monkeypatch.setattr(torch, "acme", SimpleNamespace(), raising=False)
     assert tracing_or_capturing() is False

@@ -111,9 +111,11 @@ def tracing_or_capturing() -> bool:
         return False
     if torch.compiler.is_compiling():
         return True
-    if torch.cuda.is_available() and torch.cuda.is_initialized():
-        return bool(torch.cuda.is_current_stream_capturing())
-    return False
+    # Of this machine's accelerator; torch's modules for other devices have the same functions as torch.cuda.
+    module = getattr(torch, default_device_type(), None)
+    initialized = getattr(module, "is_initialized", None)
+    capturing = getattr(module, "is_current_stream_capturing", None)
+    return bool(capturing is not None and (initialized is None or initialized()) and capturing())
 
 
 def is_tracing() -> bool:
