@@ -57,7 +57,7 @@ class LayerBinder:
     def _deferred(self, layer: Any, bridge: Bridge, native: Forward) -> Forward:
         """For a seam that asks before the layer has its fields: bind when the model is loaded, or on the first call."""
 
-        own_method = _unbound(native)
+        own_method = unbound(native)
 
         def first_call(layer: Any, *args: Any, **kwargs: Any) -> Any:
             return settle(layer)(*args, **kwargs)
@@ -71,7 +71,7 @@ class LayerBinder:
             return forward
 
         first_call.settle = settle  # type: ignore[attr-defined]  # how settle_layer finds it
-        return _method_of(layer, first_call, native)
+        return method_of(layer, first_call, native)
 
     def _bind(self, layer: Any, bridge: Bridge, native: Forward) -> Forward:
         op_name = bridge.operator(layer)
@@ -79,12 +79,12 @@ class LayerBinder:
         if reason is not None:
             self._left[layer] = (op_name, type(layer).__name__, reason)
             return native
-        own_method = _unbound(native)
+        own_method = unbound(native)
         site = self._manager.bind(op_name, layer, label=type(layer).__name__, native=bridge.standard(own_method))
         if site.is_native and site.selection is not None:
             self._left[layer] = (op_name, type(layer).__name__, f"by policy: {site.selection.why}")
             return native
-        return _method_of(layer, tolerant(bridge, bridge.make(layer, site, own_method), native, site), native)
+        return method_of(layer, tolerant(bridge, bridge.make(layer, site, own_method), native, site), native)
 
     # -- after the model is built
 
@@ -136,7 +136,7 @@ class LayerBinder:
         return list(self._left.values())
 
 
-def _method_of(layer: Any, function: Forward, native: Forward) -> Forward:
+def method_of(layer: Any, function: Forward, native: Forward) -> Forward:
     """Our function as the layer's method.
 
     A method and not a closure over the layer: a deep copy of the layer then has its own. It goes by the name of the method
@@ -151,7 +151,7 @@ def _function(method: Forward) -> Forward:
     return getattr(method, "__func__", method)
 
 
-def _unbound(method: Forward) -> Forward:
+def unbound(method: Forward) -> Forward:
     """A bound method as a function of the layer; anything else is taken to belong to whatever layer it came from."""
     function = getattr(method, "__func__", None)
     return function if function is not None else lambda layer, *args, **kwargs: method(*args, **kwargs)
@@ -176,7 +176,7 @@ def tolerant(bridge: Bridge, dispatched: Forward, native: Forward, site: Site) -
     if set(names) <= bridge.parameters:
         return dispatched
     known = len([name for name in names if name in bridge.parameters])
-    own_method = _unbound(native)
+    own_method = unbound(native)
 
     def with_new_parameters(layer: Any, *args: Any, **kwargs: Any) -> Any:
         new = {name: value for name, value in kwargs.items() if name not in bridge.parameters}

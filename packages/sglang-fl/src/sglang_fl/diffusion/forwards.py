@@ -17,7 +17,7 @@ from typing import Any
 from fl_dispatch import Config, OpManager, SeamError
 from sglang_fl.bridges.bridge import Bridge
 from sglang_fl.diffusion.bridges import BRIDGES, LEFT
-from sglang_fl.layers import Forward, _method_of, _unbound, tolerant
+from sglang_fl.layers import Forward, method_of, unbound, tolerant
 from sglang_fl.versions import installed_version
 
 #: Where ``CustomOp`` decides which method a layer runs.
@@ -98,12 +98,12 @@ class Forwards:
         if reason is not None:
             self._left[layer] = (op_name, type(layer).__name__, reason)
             return native
-        own_method = _unbound(native)
+        own_method = unbound(native)
         site = self._manager.bind(op_name, layer, label=type(layer).__name__, native=bridge.standard(own_method))
         if site.is_native and site.selection is not None:
             self._left[layer] = (op_name, type(layer).__name__, f"by policy: {site.selection.why}")
             return native
-        return _method_of(layer, tolerant(bridge, bridge.make(layer, site, own_method), native, site), native)
+        return method_of(layer, tolerant(bridge, bridge.make(layer, site, own_method), native, site), native)
 
     def _own_method(self, layer: Any) -> Forward:
         """What SGLang would run without us: on our platform the layer's method for the key, else the one for any platform."""
