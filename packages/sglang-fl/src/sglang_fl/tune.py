@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from sglang_fl.bridges import find_bridge
-from sglang_fl.layers import _unbound
+from sglang_fl.layers import unbound
 from sglang_fl.seam import find_seam
 
 
@@ -44,7 +44,7 @@ def native_method(op_name: str, sizes: Mapping[str, int], dtype: Any, device: st
     if bridge is None or bridge.outside(layer) is not None:
         raise LookupError(f"SGLang's {type(layer).__name__} is not {op_name} here")
     method = layer._forward_method if layer._forward_method is not None else layer._resolve_forward_method()
-    return layer, bridge.standard(_unbound(method))
+    return layer, bridge.standard(unbound(method))
 
 
 def _layer(op_name: str, sizes: Mapping[str, int], dtype: Any) -> Any:

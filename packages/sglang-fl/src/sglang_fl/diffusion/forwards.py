@@ -17,7 +17,7 @@ from typing import Any
 from fl_dispatch import Config, OpManager, SeamError
 from sglang_fl.bridges.bridge import Bridge
 from sglang_fl.diffusion.bridges import BRIDGES, LEFT
-from sglang_fl.layers import Forward, method_of, unbound, tolerant
+from sglang_fl.layers import Forward, method_of, tolerant, unbound
 from sglang_fl.versions import installed_version
 
 #: Where ``CustomOp`` decides which method a layer runs.
