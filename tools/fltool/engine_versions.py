@@ -63,7 +63,7 @@ class EngineVersion:
 # Of the engines' tests those that show it served, with the right tokens and the right counts.
 _TESTS = {
     "sglang": (
-        ("tests/sglang/test_bridges.py", "tests/sglang/test_serving.py"),
+        ("tests/sglang/test_bridges.py", "tests/sglang/test_graphs.py", "tests/sglang/test_serving.py"),
         "not http_server and not planted_wrong",
     ),
     "vllm": (
