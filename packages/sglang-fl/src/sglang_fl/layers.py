@@ -74,17 +74,10 @@ class LayerBinder:
         return method_of(layer, first_call, native)
 
     def _bind(self, layer: Any, bridge: Bridge, native: Forward) -> Forward:
-        op_name = bridge.operator(layer)
-        reason = self._config.takes_over(op_name) or deterministic_mode() or bridge.outside(layer)
-        if reason is not None:
-            self._left[layer] = (op_name, type(layer).__name__, reason)
-            return native
-        own_method = unbound(native)
-        site = self._manager.bind(op_name, layer, label=type(layer).__name__, native=bridge.standard(own_method))
-        if site.is_native and site.selection is not None:
-            self._left[layer] = (op_name, type(layer).__name__, f"by policy: {site.selection.why}")
-            return native
-        return method_of(layer, tolerant(bridge, bridge.make(layer, site, own_method), native, site), native)
+        forward, left = bind_layer(self._manager, self._config, layer, bridge, native, deterministic_mode())
+        if left is not None:
+            self._left[layer] = left
+        return forward
 
     # -- after the model is built
 
@@ -134,6 +127,33 @@ class LayerBinder:
     def left(self) -> list[tuple[str, str, str]]:
         """(operator, layer class, reason) of every live layer that stays with SGLang."""
         return list(self._left.values())
+
+
+def bind_layer(
+    manager: OpManager, config: Config, layer: Any, bridge: Bridge, native: Forward, mode: str | None
+) -> tuple[Forward, tuple[str, str, str] | None]:
+    """Decide for one layer.
+
+    Args:
+        manager: decides which implementation runs.
+        config: white and black list.
+        layer: it has its fields.
+        bridge: of its class.
+        native: SGLang's own bound method.
+        mode: why every layer stays with SGLang; None: they do not.
+
+    Returns:
+        what the layer is to run, and where that is ``native`` its operator, class and the reason.
+    """
+    op_name, name = bridge.operator(layer), type(layer).__name__
+    reason = config.takes_over(op_name) or mode or bridge.outside(layer)
+    if reason is not None:
+        return native, (op_name, name, reason)
+    own_method = unbound(native)
+    site = manager.bind(op_name, layer, label=name, native=bridge.standard(own_method))
+    if site.is_native and site.selection is not None:
+        return native, (op_name, name, f"by policy: {site.selection.why}")
+    return method_of(layer, tolerant(bridge, bridge.make(layer, site, own_method), native, site), native), None
 
 
 def method_of(layer: Any, function: Forward, native: Forward) -> Forward:

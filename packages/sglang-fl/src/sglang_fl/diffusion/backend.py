@@ -14,7 +14,7 @@ from typing import Any
 
 from fl_dispatch import Config, default_manager, load_config
 from sglang_fl.bridges import OPERATOR_ALIASES
-from sglang_fl.diffusion.choice import ENTRY_POINT, VARIABLE
+from sglang_fl.diffusion.choice import ENTRY_POINT, VARIABLE, allowed
 from sglang_fl.diffusion.forwards import CUSTOM_OP, DISPATCH, Forwards
 from sglang_fl.versions import installed_version, verdict
 
@@ -90,8 +90,7 @@ def initialise(platform: Any, setup: Callable[[], None] | None, *, registers: bo
 
 
 def _left_out() -> bool:
-    plugins = os.environ.get("SGLANG_PLUGINS", "")
-    return bool(plugins) and ENTRY_POINT not in [word.strip() for word in plugins.split(",")]
+    return not allowed(ENTRY_POINT, os.environ.get("SGLANG_PLUGINS", ""))
 
 
 def _require_hooks() -> None:

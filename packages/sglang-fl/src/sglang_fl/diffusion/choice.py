@@ -32,7 +32,8 @@ def platform_class_name() -> str | None:
         FLDispatchError: the settings are wrong.
     """
     asked = os.environ.get(VARIABLE, "").strip() == ENTRY_POINT
-    facts = device_facts()
+    records = _records()
+    facts = first_usable(records)
     if facts is not None and not _has_own_platform(facts):
         beside = None if asked else _other_accelerator(facts)
         if beside is None:
@@ -44,7 +45,7 @@ def platform_class_name() -> str | None:
             VARIABLE,
             ENTRY_POINT,
         )
-    if asked and facts is None and (records := _records()):
+    if asked and facts is None and records:
         logger.info(
             "sglang-fl: %s=%s takes SGLang's own platform, as no vendor's device is here\n%s",
             VARIABLE,
@@ -52,6 +53,11 @@ def platform_class_name() -> str | None:
             told(records),
         )
     return OWN_PLATFORM if asked else None
+
+
+def allowed(name: str, plugins: str) -> bool:
+    """Whether SGLang loads the hooks of that name with this value of ``SGLANG_PLUGINS``."""
+    return not plugins or name in [word.strip() for word in plugins.split(",")]
 
 
 def device_facts() -> DevicePlatform | None:

@@ -12,7 +12,7 @@ from importlib.metadata import entry_points
 
 from fl_dispatch import DevicePlatform, Finding, FLDispatchError
 from sglang_fl import versions
-from sglang_fl.diffusion.choice import ENTRY_POINT, VARIABLE, device_facts
+from sglang_fl.diffusion.choice import ENTRY_POINT, VARIABLE, allowed, device_facts
 
 PLATFORMS = "sglang.multimodal_gen.platforms"
 PLUGINS = "sglang.multimodal_gen.plugins"
@@ -82,12 +82,12 @@ def _registers(facts: DevicePlatform) -> bool:
 def _carriers(plugins: str) -> list[str]:
     """Distributions that bring our hooks and offer no platform, so that SGLang does not skip them on a platform not theirs."""
     platforms = {point.dist.name for point in entry_points(group=PLATFORMS) if point.dist}
-    named = [point for point in entry_points(group=PLUGINS) if point.value == HOOKS and _allowed(point.name, plugins)]
+    named = [point for point in entry_points(group=PLUGINS) if point.value == HOOKS and allowed(point.name, plugins)]
     return sorted({point.dist.name for point in named if point.dist} - platforms)
 
 
 def _plugins(plugins: str, selected: str) -> Iterator[Finding]:
-    if _allowed(ENTRY_POINT, plugins):
+    if allowed(ENTRY_POINT, plugins):
         return
     hint = f"SGLANG_PLUGINS={plugins},{ENTRY_POINT}, or unset it"
     try:
@@ -102,7 +102,3 @@ def _plugins(plugins: str, selected: str) -> Iterator[Finding]:
     else:
         text = f"SGLANG_PLUGINS={plugins} leaves out {ENTRY_POINT!r}: no check of the layers in diffusion workers on our platform"
         yield Finding("note", "SGLANG_PLUGINS", text, hint)
-
-
-def _allowed(name: str, plugins: str) -> bool:
-    return not plugins or name in [word.strip() for word in plugins.split(",")]

@@ -17,7 +17,7 @@ from typing import Any
 from fl_dispatch import Config, OpManager, SeamError
 from sglang_fl.bridges.bridge import Bridge
 from sglang_fl.diffusion.bridges import BRIDGES, LEFT
-from sglang_fl.layers import Forward, method_of, tolerant, unbound
+from sglang_fl.layers import Forward, bind_layer
 from sglang_fl.versions import installed_version
 
 #: Where ``CustomOp`` decides which method a layer runs.
@@ -93,17 +93,10 @@ class Forwards:
 
     def _bind(self, layer: Any, bridge: Bridge) -> Forward:
         native = self._own_method(layer)
-        op_name = bridge.operator(layer)
-        reason = self._config.takes_over(op_name) or self._mode() or bridge.outside(layer)
-        if reason is not None:
-            self._left[layer] = (op_name, type(layer).__name__, reason)
-            return native
-        own_method = unbound(native)
-        site = self._manager.bind(op_name, layer, label=type(layer).__name__, native=bridge.standard(own_method))
-        if site.is_native and site.selection is not None:
-            self._left[layer] = (op_name, type(layer).__name__, f"by policy: {site.selection.why}")
-            return native
-        return method_of(layer, tolerant(bridge, bridge.make(layer, site, own_method), native, site), native)
+        forward, left = bind_layer(self._manager, self._config, layer, bridge, native, self._mode())
+        if left is not None:
+            self._left[layer] = left
+        return forward
 
     def _own_method(self, layer: Any) -> Forward:
         """What SGLang would run without us: on our platform the layer's method for the key, else the one for any platform."""
