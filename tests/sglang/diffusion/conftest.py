@@ -3,9 +3,11 @@
 
 from __future__ import annotations
 
+import inspect
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from pkgutil import resolve_name
 from typing import Any
 
 import pytest
@@ -23,7 +25,12 @@ def fresh(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     import sglang_fl.diffusion.backend as backend
     import sglang_fl.diffusion.worker as worker
     from fl_dispatch import OpManager
+    from sglang_fl.seam import find_seam
 
+    # Tests of the other runtime load its plug-ins into this process, which no process of diffusion does.
+    seam = find_seam()
+    owner = resolve_name(f"{seam.module}:{seam.owner}")
+    monkeypatch.setattr(owner, seam.method, inspect.unwrap(vars(owner)[seam.method]))
     for name in (OVERRIDE, "SGLANG_PLUGINS", "SGLANG_ENABLE_DETERMINISTIC_INFERENCE"):
         monkeypatch.delenv(name, raising=False)
     accelerator(monkeypatch, None)
