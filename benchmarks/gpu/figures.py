@@ -26,7 +26,7 @@ class Job:
         new: tokens to generate for each.
         counted: which of the two makes the rate, ``"prompt"`` or ``"new"``.
         repeat: so many times one after the other, added up, where once is too short to measure.
-        best_of: so many times one after the other, the fastest of which counts, where the host's other work is in the way.
+        turns: that an engine has in a round, the fastest of which counts, where the host's other work is in the way.
         every: in every so manieth round only, where one round says enough.
     """
 
@@ -36,7 +36,7 @@ class Job:
     counted: str
     repeat: int = 1
     every: int = 1
-    best_of: int = 1
+    turns: int = 1
 
     @property
     def tokens(self) -> int:
@@ -45,13 +45,7 @@ class Job:
 
     def message(self) -> dict[str, int]:
         """As an engine script takes it."""
-        return {
-            "requests": self.requests,
-            "prompt": self.prompt,
-            "new": self.new,
-            "repeat": self.repeat,
-            "best_of": self.best_of,
-        }
+        return {"requests": self.requests, "prompt": self.prompt, "new": self.new, "repeat": self.repeat}
 
 
 JOBS = {
@@ -59,10 +53,11 @@ JOBS = {
     "decode, 1 request": Job(1, 128, 128, "new", repeat=2),
     "prefill, 16 x 4096": Job(16, 4096, 1, "prompt", every=2),
 }
-#: The host is the limit there, and what else it does comes and goes within seconds: short jobs, the best of some.
+#: The host is the limit there, and what else it does comes and goes within seconds: short jobs in short turns, so that every
+#: engine of a round has its chance at the same quiet moments.
 EAGER_JOBS = {
-    "decode, 64 requests": Job(64, 16, 16, "new", best_of=3),
-    "decode, 1 request": Job(1, 16, 16, "new", best_of=3),
+    "decode, 64 requests": Job(64, 16, 16, "new", turns=5),
+    "decode, 1 request": Job(1, 16, 16, "new", turns=5),
     "prefill, 16 x 4096": Job(16, 4096, 1, "prompt", every=5),
 }
 

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """The conversation between an engine's process and the one that measures: a JSON line asks, a line answers.
 
-    {"requests": 64, "prompt": 128, "new": 128, "repeat": 1, "best_of": 1}    SECONDS 1.234
+    {"requests": 64, "prompt": 128, "new": 128, "repeat": 1}    SECONDS 1.234
     {"score": [[1, 2, 3], ...], "new": 32}                      SCORES [{"input": [...], ...}, ...]
 
-The first asks for the time of ``repeat`` calls on fresh random prompts, the best of ``best_of`` such times; the second for the
-log-probabilities of given prompts and of what is generated greedily after them. READY comes first, once.
+The first asks for the time of ``repeat`` calls on fresh random prompts; the second for the log-probabilities of given prompts and
+of what is generated greedily after them. READY comes first, once.
 """
 
 from __future__ import annotations
@@ -63,5 +63,5 @@ def answer_jobs(answers: TextIO, vocabulary: int, generate: Generate, score: Sco
             lengths |= set(generate(prompts, job["new"]))
             return time.perf_counter() - started
 
-        seconds = min(sum(timed() for _ in range(job.get("repeat", 1))) for _ in range(job.get("best_of", 1)))
+        seconds = sum(timed() for _ in range(job.get("repeat", 1)))
         print(f"SECONDS {seconds:.5f}" if lengths == {job["new"]} else f"WRONG {lengths}", file=answers, flush=True)

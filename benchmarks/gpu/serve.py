@@ -159,12 +159,14 @@ def run_group(name: str, arguments: Any) -> bool:
     group = GROUPS[name]
     slug = re.sub(r"\W+", "-", name).lower()
     version = versions(arguments)
+    turns = [f"of {name} the best of {job.turns} turns a round" for name, job in group.jobs.items() if job.turns > 1]
     framework = f"SGLang {version.get('sglang')}" if group.framework == "sglang" else f"vLLM {version.get('vllm')}"
     result: dict[str, Any] = {
         "title": f"{framework} end to end, {name}",
         "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
         "command": f"python3 benchmarks/gpu/{Path(__file__).name} {shlex.join(arguments.shown)}",
-        "setting": f"{framework}, {arguments.model_name}, bfloat16, {device()}; engines alive on it at once, measured in turns.",
+        "setting": f"{framework}, {arguments.model_name}, bfloat16, {device()}; engines alive on it at once, measured in turns"
+        f"{''.join(f'; {text}' for text in turns)}.",
         "versions": version,
         "groups": {},
         "choices": {},

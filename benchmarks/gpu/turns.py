@@ -19,7 +19,7 @@ def measure(
     after_round: Callable[[Rates], None] = lambda rates: None,
     failed: dict[str, str] | None = None,
 ) -> Rates:
-    """Tokens a second by job and engine, in every round; the order of the engines alternates.
+    """Tokens a second by job and engine, in every round; the order of the engines alternates from turn to turn.
 
     Args:
         engines: those of a group. One that dies is taken out of the list and of the rates, and noted in ``failed``.
@@ -31,19 +31,22 @@ def measure(
     """
     rates: Rates = {job: {engine.name: [] for engine in engines} for job in jobs}
 
-    def turn(engine: Engine, name: str, job: Job, alone: bool) -> None:
+    def attempt(action: Callable[[Engine, Job], float | None], engine: Engine, job: Job) -> float | None:
+        """What it gives; None where the engine died, which then is dropped."""
         try:
-            if alone:
-                engine.resume()
-                time.sleep(SETTLE_SECONDS)
-                engine.ask(job.message())
-                rate = job.tokens / engine.seconds()
-                engine.pause()
-                rates[name][engine.name].append(rate)
-            else:
-                engine.ask({**job.message(), "repeat": 1, "best_of": 1})
+            return action(engine, job)
         except EngineError as error:
             drop(engine, error)
+            return None
+
+    def alone(engine: Engine, job: Job) -> float:
+        """Tokens a second."""
+        engine.resume()
+        time.sleep(SETTLE_SECONDS)
+        engine.ask(job.message())
+        rate = job.tokens / engine.seconds()
+        engine.pause()
+        return rate
 
     def drop(engine: Engine, error: EngineError) -> None:
         if failed is None:
@@ -55,23 +58,27 @@ def measure(
             by_engine.pop(engine.name, None)
         engine.stop()
 
-    for name, job in jobs.items():  # all of them at once: only to have everything compiled
+    for job in jobs.values():  # all of them at once: only to have everything compiled
         for engine in list(engines):
-            turn(engine, name, job, alone=False)
+            attempt(lambda engine, job: engine.ask({**job.message(), "repeat": 1}), engine, job)
         for engine in list(engines):
-            try:
-                engine.seconds()
-            except EngineError as error:
-                drop(engine, error)
+            attempt(lambda engine, job: engine.seconds(), engine, job)
     for engine in engines:
         engine.pause()
     started = time.monotonic()
     for number in range(rounds):
         for name, job in jobs.items():
-            if number % job.every == 0:
-                forward = number // job.every % 2 == 0
+            if number % job.every:
+                continue
+            best: dict[str, float] = {}
+            for turn in range(job.turns):
+                forward = (number // job.every + turn) % 2 == 0
                 for engine in list(engines if forward else engines[::-1]):
-                    turn(engine, name, job, alone=True)
+                    rate = attempt(alone, engine, job)
+                    if rate is not None:
+                        best[engine.name] = max(rate, best.get(engine.name, rate))
+            for engine in engines:
+                rates[name][engine.name].append(best[engine.name])
         after_round(rates)
         if time.monotonic() - started > seconds:
             break

@@ -98,6 +98,16 @@ def test_a_measured_engine_runs_alone_and_the_order_alternates(fakes: list[Any])
     assert rates["prefill"] == {"native": [200.0] * 2, "ours": [200.0] * 2}
 
 
+def test_the_fastest_of_an_engines_turns_counts_and_the_engines_take_them_in_alternation(fakes: list[Any]) -> None:
+    times = {"native": iter([9.0, 4.0, 2.0, 3.0]), "ours": iter([9.0, 1.0, 5.0, 8.0])}
+    for fake in fakes:
+        fake.seconds = lambda name=fake.name: next(times[name])
+    rates = turns.measure(fakes, 1, {"decode": figures.Job(1, 8, 4, "new", turns=3)})
+    assert rates == {"decode": {"native": [2.0], "ours": [4.0]}}
+    after_warming_up = [name for name, _ in fakes[0]._calls][2:]
+    assert after_warming_up == ["native", "ours", "ours", "native", "native", "ours"]
+
+
 def test_the_round_that_passes_the_budget_is_the_last(fakes: list[Any]) -> None:
     seen: list[int] = []
     rates = turns.measure(fakes, 9, JOBS, 0.0, lambda now: seen.append(len(now["decode"]["native"])))
@@ -255,14 +265,22 @@ def test_the_framework_is_as_far_off_as_in_its_worst_mode() -> None:
     }
 
 
-def test_the_fastest_of_several_answers_counts(monkeypatch: pytest.MonkeyPatch) -> None:
-    clock = iter([0.0, 3.0, 10.0, 11.0, 20.0, 22.0])
+def test_the_times_of_repeated_jobs_are_added_and_a_wrong_number_of_tokens_is_said(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    clock = iter([0.0, 3.0, 10.0, 11.0, 20.0, 22.0, 30.0, 31.0])
     monkeypatch.setattr(job_loop.time, "perf_counter", lambda: next(clock))
-    job = {"requests": 2, "prompt": 3, "new": 4, "best_of": 3}
-    monkeypatch.setattr(sys, "stdin", io.StringIO(json.dumps(job) + "\n"))
+    job = {"requests": 2, "prompt": 3, "new": 4}
+    monkeypatch.setattr(sys, "stdin", io.StringIO(f"{json.dumps({**job, 'repeat': 3})}\n{json.dumps(job)}\n"))
+    given = iter([4, 4, 4, 3])
     answers = io.StringIO()
-    job_loop.answer_jobs(answers, 2000, lambda prompts, new: [new for _ in prompts], lambda prompts, new: [])
-    assert answers.getvalue().splitlines() == ["READY", "SECONDS 1.00000"]
+
+    def generate(prompts: list[list[int]], new: int) -> list[int]:
+        made = next(given)
+        return [made for _ in prompts]
+
+    job_loop.answer_jobs(answers, 2000, generate, lambda prompts, new: [])
+    assert answers.getvalue().splitlines() == ["READY", "SECONDS 6.00000", "WRONG {3}"]
 
 
 def test_a_report_in_which_another_implementation_ran_is_named() -> None:
