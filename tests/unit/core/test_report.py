@@ -66,6 +66,26 @@ def test_classes_and_operators_have_rows_of_their_own(report, bind):
     ]  # fmt: skip
 
 
+def test_a_device_on_which_only_the_reference_is_left_is_told_how_to_keep_the_frameworks_kernels(
+    manager, impl, make_layer
+):
+    here = manager(impl("a", available=lambda: "no SDK"))
+    here.configure(device_type="cuda")
+    layer = make_layer()
+    _site = here.bind("silu_and_mul", layer, label="Silu")  # kept alive
+    report = Report(here, "engine 1.0", load_config("T_", {}, vendors=[]))
+    note = (
+        "nothing but PyTorch is left for silu_and_mul, see passed over; engine's own kernels may be faster: "
+        "T_PREFER=flagos,vendor,native leaves such layers to them"
+    )
+    assert report.as_dict()["notes"] == [note]
+    assert f"\nNote: {note}." in report.table()
+    here.configure(policy=SelectionPolicy(prefer="reference"))  # asked for, and nothing passed over
+    assert report.as_dict()["notes"] == []
+    here.configure(policy=SelectionPolicy(), device_type="cpu")
+    assert report.as_dict()["notes"] == []
+
+
 def test_calls_before_a_policy_change_stay_with_the_implementation_of_then(report, bind, one):
     site = bind(calls=5)
     one.configure(policy=SelectionPolicy(prefer="reference"))

@@ -112,8 +112,21 @@ class Report:
             for (op, label, reason), count in sorted(Counter(self._left()).items())
         ]
 
+    def _notes(self, rows: Iterable[dict[str, Any]]) -> list[str]:
+        """What somebody who serves models would want to change."""
+        last_resort = sorted(
+            {row["operator"] for row in rows if row["implementation"] == "reference" and row["passed_over"]}
+        )
+        if not last_resort or self._manager.device_type == "cpu":
+            return []
+        return [
+            f"nothing but PyTorch is left for {', '.join(last_resort)}, see passed over; {self._framework.split()[0]}'s own "
+            f"kernels may be faster: {self._config.prefix}PREFER=flagos,vendor,native leaves such layers to them"
+        ]
+
     def as_dict(self) -> dict[str, Any]:
         """The content of the file."""
+        rows = self.rows()
         return {
             "schema_version": SCHEMA_VERSION,
             "framework": self._framework,
@@ -124,7 +137,8 @@ class Report:
             "device": self._manager.device_type,
             "counts": "calls (eager mode)",
             **{key: value() if callable(value) else value for key, value in self._facts.items()},
-            "operators": self.rows(),
+            "operators": rows,
+            "notes": self._notes(rows),
             "left_to_framework": self.left_to_framework(),
             "vendors": [record.as_dict() for record in self._manager.vendors],
             "demotions": self._manager.failures.demotions(),

@@ -30,7 +30,8 @@ def format_report(report: Mapping[str, Any]) -> str:
     )
     title = f"fl-dispatch on {report['framework']}, {report['role']} {rank}, {report['device']}"
     aten = _aten_line(report.get("aten"))
-    return f"{title}\n{_columns(head, body)}{aten}"
+    notes = "".join(f"\nNote: {note}." for note in report.get("notes", ()))
+    return f"{title}\n{_columns(head, body)}{notes}{aten}"
 
 
 def _aten_line(aten: Mapping[str, Any] | None) -> str:
