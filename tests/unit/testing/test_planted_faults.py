@@ -134,6 +134,7 @@ def test_a_wrong_number_is_shown_with_everything_to_find_it(run: Run) -> None:
         ),
         ("another_result_every_time", "determinism-float32", "with the same input gave other bits"),
         ("result_not_cast_back", "shapes-real", "returns float32[0, 64]@cpu instead of float16[0, 64]@cpu"),
+        ("result_padded", "shapes-real", "contiguous inputs gave a result with strides ("),
         ("scratch_shared_by_threads", "threads", "gave other bits than the same call alone"),
         ("works_only_in_the_main_thread", "threads", "call 1 of a thread failed with AttributeError: 'NoneType'"),
         ("logs_while_tracing", "compile", "torch.compile raised Unsupported"),

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``shapes``: number, shape, dtype and device of the results are the operator's, and those that a trace sees."""
+"""``shapes``: number, shape, dtype, device and layout of the results are the operator's, and those that a trace sees."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from fl_dispatch.testing.case import Case, CheckFailed, Figures, NotApplicable, 
 def cases(target: Target) -> Iterator[Case]:
     """Both for each declared dtype."""
     for dtype in target.dtypes:
-        meaning = "number, shape, dtype and device of the results are the reference's"
+        meaning = "number, shape, dtype and device of the results are the reference's; dense inputs give dense results"
         yield Case("shapes", meaning, partial(_real, target, dtype), f"real-{dtype}", target)
         meaning = "a trace with fake tensors sees the shapes and dtypes that a real call has"
         yield Case("shapes", meaning, partial(_fake, target, dtype), f"fake-{dtype}", target)
@@ -39,11 +39,18 @@ def _form(results: Results) -> list[tuple[Any, ...]]:
 def _real(target: Target, dtype: str) -> Figures:
     calls = 0
     for _, sample in samples_for(target, dtype):
-        got = _form(run(target, copied(sample)[0], dtype))
+        results = run(target, copied(sample)[0], dtype)
+        got = _form(results)
         want = _form(as_results(target.spec.reference(sample.obj, *sample.args, **sample.kwargs)))
         calls += 1
         if got != want:
             raise CheckFailed(f"returns {_words(got)} instead of {_words(want)}", described(sample, dtype))
+        apart = [result.stride() for result in results if not result.is_contiguous()]
+        if apart and all(value.is_contiguous() for value in sample.args if isinstance(value, torch.Tensor)):
+            raise CheckFailed(
+                f"contiguous inputs gave a result with strides {apart[0]}; frameworks take views that need it contiguous",
+                described(sample, dtype),
+            )
     return {"calls": calls}
 
 
