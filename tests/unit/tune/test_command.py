@@ -9,8 +9,7 @@ import pytest
 import torch
 
 from fl_dispatch import load_config
-from fl_dispatch.cli import main
-from fl_dispatch.cli import tune as command
+from fl_dispatch.cli import main, tune_arguments
 from fl_dispatch.tune import measure
 
 
@@ -55,10 +54,13 @@ def test_a_file_that_is_there_is_not_overwritten_unasked(folder, capsys):
     ("arguments", "message"),
     [
         (["--ops", "rmsnorm"], "--ops: 'rmsnorm' is no operator that is measured; did you mean 'rms_norm'?"),
-        (["--tokens", "1,x"], "--tokens: '1,x' are not numbers from 1 on"),
-        (["--tokens", "0"], "--tokens: '0' are not numbers from 1 on"),
+        (["--ops", ","], "--ops: '' is no operator that is measured; known: gelu_and_mul, "),
+        (["--tokens", "1,x"], "--tokens: 'x' is no number of tokens; give whole ones from 1 on by commas, for example"),
+        (["--tokens", "0"], "--tokens: '0' is no number of tokens"),
+        (["--tokens", "1,,4"], "--tokens: '' is no number of tokens"),
         (["--rounds", "0"], "--rounds: 0 is less than 1"),
-        (["--dtypes", "bf61"], "torch has no dtype 'bf61'"),
+        (["--dtypes", "bf16,fp8"], "--dtypes: 'fp8' is no dtype that is measured; known: bfloat16, float16, float32"),
+        (["--dtypes", ","], "--dtypes: '' is no dtype that is measured"),
         (["--for", "graph"], "device time in graphs cannot be measured on cpu; use --for eager"),
         (["--output", "no/such/file.yaml"], "--output: there is no folder 'no/such'; make it, or name another file"),
         (["--output", "."], "--output: '.' is a folder; for example 'fl-tuned.yaml'"),
@@ -68,7 +70,11 @@ def test_a_file_that_is_there_is_not_overwritten_unasked(folder, capsys):
         (["--device", "nonsense"], "--device: 'nonsense' cannot be used here; there is cpu"),
         (["--device", "meta"], "--device: 'meta' cannot be used here; there is cpu"),
         (["--dtypes", "int32"], "--dtypes: 'int32' is no dtype that is measured; known: bfloat16, float16, float32"),
-        (["--model", "no-such-model"], "--model: cannot read 'no-such-model': No such file or directory"),
+        (
+            ["--model", "no-such/model"],
+            "--model: cannot read 'no-such/model': No such file or directory; name a folder with the model's config.json "
+            "(nothing is downloaded)",
+        ),
     ],
 )
 def test_mistakes_are_told_before_anything_is_measured(folder, arguments, message, capsys):
@@ -90,7 +96,7 @@ def test_one_of_several_devices_is_made_the_current_one(named, current, monkeypa
     chosen = []
     monkeypatch.setattr(torch, "zeros", lambda *size, device: torch.ones(1))
     monkeypatch.setattr(torch.cuda, "set_device", chosen.append)
-    assert command._device(named) == named.partition(":")[0]
+    assert tune_arguments.device(named) == named.partition(":")[0]
     assert chosen == current
 
 
@@ -120,11 +126,35 @@ def test_an_interruption_is_one_line_and_the_status_of_ctrl_c(folder, capsys, mo
     assert [path.name for path in folder.iterdir()] == ["config.json"]
 
 
-def test_a_configuration_of_something_else_is_refused(folder, capsys):
-    (folder / "config.json").write_text("{}")
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("# A model", "is no JSON: Expecting value: line 1 column 1 (char 0); name a model's config.json"),
+        ("[]", "has no num_attention_heads; name the configuration of a decoder"),
+        ('{"num_attention_heads": 4, "hidden_size": 32}', "has no intermediate_size; name the configuration of a"),
+        ('{"num_attention_heads": "4"}', "has '4' as num_attention_heads; name the configuration of a decoder"),
+    ],
+)
+def test_a_configuration_of_something_else_is_refused(folder, capsys, text, message):
+    (folder / "config.json").write_text(text)
     assert main([*QUICK]) == 2
-    err = " ".join(capsys.readouterr().err.split())
-    assert "'config.json' is not the configuration of a decoder: KeyError('num_attention_heads')" in err
+    assert f"--model: 'config.json' {message}" in " ".join(capsys.readouterr().err.split())
+
+
+def test_of_a_multimodal_model_the_language_model_is_measured(folder):
+    sizes = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps({"hidden_size": 7, "text_config": sizes}))
+    assert main([*QUICK, "--ops", "silu_and_mul"]) == 0
+    assert load_config("FL_DISPATCH_", {"FL_DISPATCH_CONFIG": "fl-tuned.yaml"}).tuned["shape"]["hidden"] == 32
+
+
+def test_what_could_not_be_measured_is_told_with_its_reason(capsys, monkeypatch):
+    monkeypatch.setenv("USE_FLAGGEMS", "0")
+    assert main([*QUICK, "--ops", "silu_and_mul,rms_norm"]) == 0
+    assert "\nnot able: flagos for silu_and_mul, rms_norm: switched off by USE_FLAGGEMS=0\n" in capsys.readouterr().out
+    assert main([*QUICK, "--ops", "silu_and_mul", "--force", "--json"]) == 0
+    failed = json.loads(capsys.readouterr().out)["not_able"]
+    assert failed == {"silu_and_mul, float32, flagos": "switched off by USE_FLAGGEMS=0"}
 
 
 FIGURES = """
@@ -160,6 +190,9 @@ def test_it_chooses_anew_from_figures_without_measuring(folder, capsys, argument
         (None, [], "--from: cannot read 'a.yaml': No such file or directory"),
         ("prefer: vendor", [], "--from: 'a.yaml' was not written by fl-dispatch tune"),
         (FIGURES, ["--dtypes", "float16"], "--dtypes: a.yaml has no figures of float16; known: bfloat16"),
+        (FIGURES, ["--tokens", "1"], "--tokens: --from measures nothing; leave one of the two out"),
+        (FIGURES, ["--model", "."], "--model: --from measures nothing; leave one of the two out"),
+        (FIGURES, ["--rounds", "7"], "--rounds: --from measures nothing; leave one of the two out"),
     ],
 )
 def test_it_says_what_is_wrong_with_a_file_to_choose_from(folder, capsys, text, arguments, message):
@@ -212,3 +245,13 @@ def test_a_date_without_quotes_is_a_date(folder):
     (folder / "a.yaml").write_text(FIGURES.replace("'2026-01-01'", "2026-01-01"))
     assert main(["tune", "--from", "a.yaml", "-o", "b.yaml", "--prefix", "FL_DISPATCH_"]) == 0
     assert load_config("FL_DISPATCH_", {"FL_DISPATCH_CONFIG": "b.yaml"}).tuned["date"] == "2026-01-01"
+
+
+def test_more_tokens_than_memory_holds_do_not_lose_what_was_measured_before(folder, capsys):
+    assert main([*QUICK, "--ops", "silu_and_mul", "--tokens", "1,1000000000000"]) == 0
+    out, err = capsys.readouterr()
+    assert "not able: reference for silu_and_mul: no inputs: RuntimeError: " in out
+    assert "[2/2] silu_and_mul, float32, 1000000000000 tokens: flagos not able, reference not able" in err
+    config = load_config("FL_DISPATCH_", {"FL_DISPATCH_CONFIG": "fl-tuned.yaml"})
+    assert dict(config.policy.per_op) == {"silu_and_mul": ("reference",)}
+    assert [figure["tokens"] for figure in config.tuned["figures"]] == [1]

@@ -7,20 +7,23 @@ import argparse
 import datetime
 import shlex
 import sys
+from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from fl_dispatch.adapters import native_methods
 from fl_dispatch.cli import settings
+from fl_dispatch.cli import tune_arguments as arguments
 from fl_dispatch.cli.doctor import versions
-from fl_dispatch.cli.explain import dtype_name
 from fl_dispatch.cli.text import as_json, columns
 from fl_dispatch.errors import ConfigError, UnknownOperatorError, did_you_mean
 
+if TYPE_CHECKING:
+    from fl_dispatch.tune.measure import Figure
+
 _TOKENS = {"cpu": "1,16,128,1024"}
 _DEFAULT_TOKENS = "1,4,16,64,256,1024,4096"
-#: What a model computes in, and torch makes random numbers of.
-_DTYPES = ("bfloat16", "float16", "float32", "float64")
+_ROUNDS = 7
 
 
 def add_parser(subparsers: Any) -> None:
@@ -61,7 +64,7 @@ def add_parser(subparsers: Any) -> None:
         action="store_true",
         help="do not measure the framework's own methods, so that none is chosen",
     )
-    parser.add_argument("--rounds", type=int, default=7, metavar="N", help="times are medians of so many (default: 7)")
+    parser.add_argument("--rounds", type=int, metavar="N", help=f"times are medians of so many (default: {_ROUNDS})")
     settings.add_common_arguments(parser)
     parser.set_defaults(run=run)
 
@@ -82,7 +85,7 @@ def _run(args: argparse.Namespace) -> tuple[str, int]:
     from fl_dispatch.native import IMPL_ID
     from fl_dispatch.tune.chart import svg
     from fl_dispatch.tune.choose import Orders, orders
-    from fl_dispatch.tune.policy_file import cannot_write, check_target, content, picture_beside, token
+    from fl_dispatch.tune.policy_file import cannot_write, check_target, content, not_able, picture_beside, token
 
     check_target(args.output, args.force)
     manager = OpManager(policy=config.policy)
@@ -111,11 +114,12 @@ def _run(args: argparse.Namespace) -> tuple[str, int]:
     except OSError as error:
         raise cannot_write(args.output, error) from error
     if args.json:
-        return as_json({"policy": str(args.output), "picture": str(picture), "orders": found}), 0
+        failed = not_able(figures)
+        return as_json({"policy": str(args.output), "picture": str(picture), "orders": found, "not_able": failed}), 0
     rows = [(op_name, bound, order) for op_name, each in found.items() for bound, order in _rows(each)]
     table = columns(("operator", "tokens", "order"), rows)
     closing = f"written: {args.output} and {picture}\nuse it:  {choice.prefix}CONFIG={args.output}"
-    return "\n".join((settings.headline(choice), "", table, "", closing)), 0
+    return "\n".join((settings.headline(choice), "", table, "", *_left_out(figures), closing)), 0
 
 
 def _measured(args: argparse.Namespace, manager: Any, prefix: str) -> dict[str, Any]:
@@ -125,12 +129,13 @@ def _measured(args: argparse.Namespace, manager: Any, prefix: str) -> dict[str, 
     from fl_dispatch.tune.measure import measure
     from fl_dispatch.tune.workloads import MEASURED, ModelShape
 
-    device = _device(args.device) if args.device else manager.device_type
-    operators = _names(args.ops, MEASURED, "--ops") if args.ops else MEASURED
-    dtypes = _dtypes(args.dtypes or ("float32" if device == "cpu" else "bfloat16"))
-    counts = _numbers(args.tokens or _TOKENS.get(device, _DEFAULT_TOKENS))
-    if args.rounds < 1:
-        raise ConfigError(f"--rounds: {args.rounds} is less than 1")
+    device = arguments.device(args.device) if args.device else manager.device_type
+    operators = arguments.operators(args.ops, MEASURED) if args.ops else MEASURED
+    dtypes = arguments.dtypes(args.dtypes or ("float32" if device == "cpu" else "bfloat16"))
+    counts = arguments.tokens(args.tokens or _TOKENS.get(device, _DEFAULT_TOKENS))
+    rounds = _ROUNDS if args.rounds is None else args.rounds
+    if rounds < 1:
+        raise ConfigError(f"--rounds: {rounds} is less than 1")
     purpose = args.purpose or ("graph" if timing.has_graphs(device) else "eager")
     if purpose == "graph" and not timing.has_graphs(device):
         raise ConfigError(f"--for graph: device time in graphs cannot be measured on {device}; use --for eager")
@@ -144,7 +149,7 @@ def _measured(args: argparse.Namespace, manager: Any, prefix: str) -> dict[str, 
         shape=shape,
         device=device,
         bandwidth=speed,
-        rounds=args.rounds,
+        rounds=rounds,
         progress=lambda line: print(line, file=sys.stderr, flush=True),
         native=None if args.without_native else native_methods(prefix),
     )
@@ -165,6 +170,9 @@ def _read(args: argparse.Namespace, manager: Any) -> dict[str, Any]:
     """What another file keeps, to choose anew for another purpose or dtype."""
     from fl_dispatch.tune.policy_reader import read
 
+    for option in ("ops", "tokens", "model", "device", "rounds"):
+        if getattr(args, option) is not None:
+            raise ConfigError(f"--{option}: --from measures nothing; leave one of the two out")
     tuned = read(args.source)
     try:
         for op_name in {figure.op_name: None for figure in tuned["figures"]}:
@@ -172,7 +180,7 @@ def _read(args: argparse.Namespace, manager: Any) -> dict[str, Any]:
     except UnknownOperatorError as error:
         raise ConfigError(f"--from: {str(args.source)!r} has figures of another operator: {error}") from error
     tuned["for"] = args.purpose or tuned["for"]
-    tuned["dtype"] = _dtypes(args.dtypes)[0] if args.dtypes else tuned["dtype"]
+    tuned["dtype"] = arguments.dtypes(args.dtypes)[0] if args.dtypes else tuned["dtype"]
     known = {figure.dtype for figure in tuned["figures"]}
     if tuned["dtype"] not in known:
         raise ConfigError(f"--dtypes: {args.source} has no figures of {tuned['dtype']}; {did_you_mean('', known)}")
@@ -181,61 +189,27 @@ def _read(args: argparse.Namespace, manager: Any) -> dict[str, Any]:
     return tuned
 
 
-def _device(text: str) -> str:
-    """The device type of ``--device``, once something could be put there and read; with a number the current one from now."""
-    import torch
-
-    from fl_dispatch.facts import default_device_type
-
-    try:
-        torch.zeros(1, device=text).item()  # also what "meta" cannot do
-    except Exception as error:  # a probe: torch raises AssertionError, RuntimeError, ImportError and others
-        reason = f"{type(error).__name__}: {error}".splitlines()[0]
-        there = " and ".join(dict.fromkeys(("cpu", default_device_type())))
-        raise ConfigError(f"--device: {text!r} cannot be used here; there is {there} (torch says {reason})") from error
-    kind, _, index = text.partition(":")
-    if index and kind != "cpu":
-        getattr(torch, kind).set_device(int(index))  # what everything below takes its tensors, streams and name from
-    return kind
-
-
-def _dtypes(text: str) -> list[str]:
-    names = [name for word in text.split(",") if (name := dtype_name(word.strip())) is not None]
-    for name in names:
-        if name not in _DTYPES:
-            raise ConfigError(f"--dtypes: {name!r} is no dtype that is measured; known: {', '.join(_DTYPES)}")
-    return names
-
-
 def _rows(order: Any) -> list[tuple[str, str]]:
     if isinstance(order, dict):
         return [("more" if bound == "more" else f"up to {bound}", " > ".join(each)) for bound, each in order.items()]
     return [("all", " > ".join(order) or "nothing could be measured")]
 
 
-def _names(text: str, known: tuple[str, ...], where: str) -> tuple[str, ...]:
-    names = tuple(word.strip() for word in text.split(",") if word.strip())
-    for name in names:
-        if name not in known:
-            raise ConfigError(f"{where}: {name!r} is no operator that is measured; {did_you_mean(name, known)}")
-    return names
-
-
-def _numbers(text: str) -> list[int]:
-    try:
-        numbers = sorted({int(word) for word in text.split(",")})
-    except ValueError:
-        numbers = []
-    if not numbers or numbers[0] < 1:
-        raise ConfigError(f"--tokens: {text!r} are not numbers from 1 on, by commas")
-    return numbers
+def _left_out(figures: Iterable[Figure]) -> list[str]:
+    """A line for each implementation and reason for which it was not measured."""
+    found: dict[tuple[str, str], dict[str, None]] = {}
+    for one in figures:
+        if one.failed is not None:
+            found.setdefault((one.impl_id, one.failed), {})[one.op_name] = None
+    lines = [f"not able: {impl_id} for {', '.join(ops)}: {why}" for (impl_id, why), ops in found.items()]
+    return [*lines, ""] if lines else []
 
 
 def _given(args: argparse.Namespace) -> list[str]:
     """The command as it was given, from what was parsed."""
     words = ["tune"]
-    for option in ("source", "ops", "dtypes", "tokens", "purpose", "model", "device", "rounds", "prefix"):
+    for option in ("ops", "dtypes", "tokens", "purpose", "model", "device", "rounds", "prefix"):
         value = getattr(args, option)
         if value is not None:
-            words += [{"purpose": "--for", "source": "--from"}.get(option, f"--{option}"), str(value)]
+            words += [{"purpose": "--for"}.get(option, f"--{option}"), str(value)]
     return [*words, "--without-native"] if args.without_native else words

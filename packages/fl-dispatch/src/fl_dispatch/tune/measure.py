@@ -111,8 +111,13 @@ def _step(
     native: Native | None,
 ) -> Iterator[Figure]:
     sets = max(1, min(_MAX_SETS, round(_SPREAD_BYTES / moved))) if timing.has_graphs(device) else 1
-    samples = [workload.sample(shape, tokens, getattr(torch, dtype), device) for _ in range(sets)]
     blank = functools.partial(Figure, workload.name, workload.op_name, dtype, tokens, floor_us=floor)
+    try:
+        samples = [workload.sample(shape, tokens, getattr(torch, dtype), device) for _ in range(sets)]
+    except RuntimeError as error:  # memory for so many tokens: what was measured before must not be lost with it
+        for impl in registry.get(workload.op_name):
+            yield blank(impl.impl_id, failed=f"no inputs: {_reason(error, impl.impl_id)}")
+        return
     running: dict[str, tuple[timing.Call, int, timing.Replayed | None]] = {}
     makers = {
         impl.impl_id: functools.partial(_bound_calls, registry, impl, samples, device, dtype)

@@ -47,14 +47,17 @@ def content(orders: Mapping[str, Orders], tokens: Mapping[tuple[str, str], str],
             per_op[op_name] = named(op_name, order)
     figures: Sequence[Figure] = tuned.get("figures", ())
     plain = {key: value for key, value in tuned.items() if key != "figures"}
-    plain["not_able"] = dict(tuned.get("not_able", {})) | {
-        f"{one.workload}, {one.dtype}, {one.impl_id}": one.failed for one in figures if one.failed
-    }
+    plain["not_able"] = dict(tuned.get("not_able", {})) | not_able(figures)
     text = _HEAD + yaml.safe_dump({"per_op": per_op}, sort_keys=False, default_flow_style=None, width=110)
     text += "\n" + yaml.safe_dump({"tuned": plain}, sort_keys=False, default_flow_style=None, width=110)
     measured = [one.as_dict() for one in figures if one.failed is None]
     rows = [yaml.safe_dump(one, sort_keys=False, default_flow_style=True, width=10_000) for one in measured]
     return text + "  figures:\n" + "".join(f"  - {row}" for row in rows)
+
+
+def not_able(figures: Sequence[Figure]) -> dict[str, str]:
+    """Workload, dtype and implementation, in one word, to the reason why it has no times."""
+    return {f"{one.workload}, {one.dtype}, {one.impl_id}": one.failed for one in figures if one.failed is not None}
 
 
 def picture_beside(path: Path) -> Path:

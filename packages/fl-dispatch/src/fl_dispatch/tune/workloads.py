@@ -35,22 +35,38 @@ class ModelShape:
 
     @classmethod
     def of_model(cls, path: Path) -> ModelShape:
-        """Read from a model's ``config.json`` (or its folder); raises ConfigError naming what is missing."""
+        """Read from a model's ``config.json`` (or its folder); raises ConfigError naming what is missing.
+
+        Of a model with pictures or sound the language model is read, which its configuration has as ``text_config``.
+        """
         file = path / "config.json" if path.is_dir() else path
         try:
             content = json.loads(file.read_text(encoding="utf-8"))
-            heads = content["num_attention_heads"]
-            return cls(
-                hidden=content["hidden_size"],
-                intermediate=content["intermediate_size"],
-                heads=heads,
-                kv_heads=content.get("num_key_value_heads") or heads,
-                head_size=content.get("head_dim") or content["hidden_size"] // heads,
-            )
         except OSError as error:
-            raise ConfigError(f"--model: cannot read {str(file)!r}: {error.strerror}") from error
-        except (ValueError, KeyError, TypeError) as error:
-            raise ConfigError(f"--model: {str(file)!r} is not the configuration of a decoder: {error!r}") from error
+            raise ConfigError(
+                f"--model: cannot read {str(file)!r}: {error.strerror}; name a folder with the model's config.json "
+                "(nothing is downloaded)"
+            ) from error
+        except ValueError as error:
+            raise ConfigError(f"--model: {str(file)!r} is no JSON: {error}; name a model's config.json") from error
+        if isinstance(content, dict):
+            content = content.get("text_config") or content
+
+        def size(key: str) -> int:
+            found = content.get(key) if isinstance(content, dict) else None
+            if not isinstance(found, int) or found < 1:
+                problem = f"has no {key}" if found is None else f"has {found!r} as {key}"
+                raise ConfigError(f"--model: {str(file)!r} {problem}; name the configuration of a decoder")
+            return found
+
+        heads = size("num_attention_heads")
+        return cls(
+            hidden=size("hidden_size"),
+            intermediate=size("intermediate_size"),
+            heads=heads,
+            kv_heads=size("num_key_value_heads") if content.get("num_key_value_heads") else heads,
+            head_size=size("head_dim") if content.get("head_dim") else size("hidden_size") // heads,
+        )
 
 
 @dataclass(frozen=True)
