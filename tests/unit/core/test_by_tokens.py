@@ -10,6 +10,7 @@ import torch
 
 from fl_dispatch import (
     ConfigError,
+    OpArgumentError,
     OpExecutionError,
     Report,
     SelectionError,
@@ -17,6 +18,7 @@ from fl_dispatch import (
     UnknownOperatorError,
     load_config,
 )
+from fl_dispatch.ops.spec import OpSpec
 
 OP = "silu_and_mul"
 
@@ -30,6 +32,10 @@ SMALL_LARGE = policy({2: "vendor:small", "more": "vendor:large"})
 
 def rows(tokens):
     return torch.ones(tokens, 8)
+
+
+def _of_the_layer(answer):
+    return lambda obj: answer
 
 
 @pytest.fixture
@@ -117,7 +123,7 @@ def test_a_failure_is_judged_by_the_part_that_served(manager, impl, failing, lay
     small = impl("small", run=culprit, mutates=frozenset())
     built = manager(small, impl("large"), policy=policy({2: ["vendor:small", "reference"], "more": "vendor:large"}))
     site = built.bind(OP, layer)
-    x = rows(1)
+    x = rows(2)  # the bound itself
     assert torch.equal(call(site, layer, x), built.registry.spec(OP).reference(layer, x))
     assert call(site, layer, rows(3)) == "large"
 
@@ -126,6 +132,24 @@ def test_a_failure_that_may_not_be_passed_on_names_the_one_that_failed(manager, 
     built = manager(impl("small", run=failing()), impl("large"), policy=SMALL_LARGE)
     with pytest.raises(OpExecutionError, match=r"implementation 'vendor.small' failed"):
         built.call_op(OP, layer, x=rows(1))
+
+
+def test_an_input_without_tokens_is_the_callers_mistake(two, layer):
+    with pytest.raises(OpArgumentError, match=r"called with \(Layer, float32\[\]@cpu\): .* x is \[\]"):
+        two().call_op(OP, layer, torch.tensor(1.0))
+
+
+def test_an_operator_without_an_input_is_refused_and_no_site_is_changed(manager, impl, layer):
+    here = manager(impl("a"), impl("b"), policy=SelectionPolicy(prefer="vendor:a"))
+    here.registry.define(OpSpec("no_input", lambda obj: None, "An operator of a layer alone."))
+    for vendor in ("a", "b"):
+        here.registry.register(impl(vendor, op="no_input", fn=_of_the_layer(vendor)))
+    first, second = here.bind(OP, layer), here.bind("no_input", layer)
+    with pytest.raises(ConfigError, match="operator 'no_input' has no input whose tokens could be counted"):
+        here.configure(
+            policy=SelectionPolicy(prefer="vendor:b", by_tokens={"no_input": {2: "vendor:a", "more": "vendor:b"}})
+        )
+    assert (first.fn(layer, rows(1)), second.fn(layer), second.parts) == ("a", "a", ())
 
 
 def test_three_failures_demote_in_every_part(manager, impl, failing, layer, call):
@@ -172,8 +196,10 @@ def test_native_in_one_part_keeps_the_layer_bound_and_calls_the_frameworks_metho
 
 
 def test_native_in_every_part_leaves_the_layer(manager, layer):
-    wishes = policy({2: ["native", "reference"], "more": "native"})
-    assert manager(policy=wishes).bind(OP, layer, native=lambda obj, x: "own").is_native
+    here = manager(policy=policy({2: ["native", "reference"], "more": "native"}))
+    site = here.bind(OP, layer, native=lambda obj, x: "own")
+    assert (len(site.parts), site.is_native) == (2, True)
+    assert here.sites() == []  # its layer is the framework's
 
 
 # -- what is shown

@@ -147,3 +147,67 @@ def test_the_frameworks_method_serves_all_tokens_of_a_traced_layer_that_wants_it
     assert traced.selection.why.endswith("token native; for every number of tokens, as the layer is compiled")
     here.configure(compiled=True)
     assert here.bind(OP, layer, native=doubled).is_native
+
+
+ORDERS = {"by tokens": {"by_tokens": {OP: {2: "vendor:b", "more": ["vendor:a", "vendor:b"]}}}, "always": {}}
+
+
+def step(manager, layer):
+    """A bound layer, and a new graph of it."""
+    site = manager.bind(OP, layer, traced=True)
+    function = guarded(site, manager.registry.spec(OP))
+    return function, lambda: torch.compile(lambda x: function(layer, x), backend="aot_eager", fullgraph=True)
+
+
+@pytest.mark.parametrize("order", ORDERS.values(), ids=ORDERS)
+def test_a_graph_made_after_a_policy_change_follows_it(manager, impl, order):
+    runs = {vendor: lambda obj, x, residual, factor=factor: x * factor for vendor, factor in (("a", 2), ("b", 3))}
+    vendors = [impl(vendor, op=OP, run=run, reads=READS, mutates=frozenset()) for vendor, run in runs.items()]
+    here, layer, x = manager(*vendors, policy=SelectionPolicy(prefer="vendor:a", **order)), Norm(), torch.ones(5, 8)
+    _, new_graph = step(here, layer)
+    with torch.no_grad():
+        assert float(new_graph()(x).mean()) == 2.0
+        here.configure(policy=SelectionPolicy(prefer="vendor:b"))
+        torch._dynamo.reset()
+        assert float(new_graph()(x).mean()) == 3.0
+        here.configure(policy=SelectionPolicy(prefer="vendor:a", **order))
+        torch._dynamo.reset()
+        assert float(new_graph()(x).mean()) == 2.0
+
+
+@pytest.mark.parametrize("order", ORDERS.values(), ids=ORDERS)
+def test_a_graph_made_after_a_demotion_goes_without_the_demoted(manager, impl, failing, order):
+    culprit = failing(answer=None, failing=False)
+    run = lambda obj, x, residual: (culprit(), x * 2)[1]  # noqa: E731  (two things in one place)
+    first = impl("a", op=OP, run=run, reads=READS, mutates=frozenset())
+    second = impl("b", op=OP, run=doubled, reads=READS, mutates=frozenset(), traceable=True)
+    here, layer, x = manager(first, second, policy=SelectionPolicy(prefer="vendor", **order)), Norm(), torch.ones(5, 8)
+    function, new_graph = step(here, layer)
+    graph = new_graph()
+    with torch.no_grad():
+        graph(x)
+        assert culprit.calls == 1
+        culprit.failing = True
+        for _ in range(3):
+            function(layer, x)
+        assert [one["impl_id"] for one in here.failures.demotions()] == ["vendor.a"]
+        assert torch.equal(graph(x), doubled(layer, x))
+        torch._dynamo.reset()
+        assert torch.equal(new_graph()(x), doubled(layer, x))
+    assert culprit.calls == 4
+
+
+def test_of_a_traced_layer_each_part_has_only_what_can_be_in_the_operator(manager, impl):
+    undeclared = impl("a", op=OP, run=doubled, mutates=frozenset(), traceable=True, dtypes=frozenset({"float32"}))
+    declared = impl("b", op=OP, run=doubled, mutates=frozenset(), reads=READS)
+    small = impl("c", op=OP, run=doubled, mutates=frozenset(), reads=READS)
+    wishes = SelectionPolicy(prefer="reference", by_tokens={OP: {2: "vendor:c", "more": ["vendor:b", "vendor:a"]}})
+    here, layer = manager(undeclared, declared, small, policy=wishes), Norm()
+    site = here.bind(OP, layer, dtype="float32", traced=True)
+    for _ in range(3):
+        here.failed(declared, "float32", RuntimeError("went wrong"))  # its part decides anew
+    assert [part.impl.impl_id for part in site.leaves()] == ["vendor.c", "reference"]
+    reasons = {one.impl.impl_id: one.reason for one in site.leaves()[-1].selection.passed_over}
+    assert reasons["vendor.a"].startswith("does not declare which fields of obj it reads")
+    eager = here.bind(OP, layer, dtype="float32")
+    assert eager.leaves()[-1].impl.impl_id == "vendor.a"

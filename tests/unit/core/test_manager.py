@@ -386,6 +386,12 @@ class TestOwnOperators:
         with one.policy_context(SelectionPolicy(per_op={"double": "vendor:acme"})):
             assert one.call_op("double", layer, x) == "acme"
 
+    def test_without_an_input_have_no_dtype_to_check(self, manager, impl, layer):
+        one = manager()
+        one.registry.define(OpSpec("tell", lambda obj: None))
+        one.registry.register(impl(op="tell", fn=lambda obj: "told", dtypes=frozenset({"float32"})))
+        assert one.call_op("tell", layer) == one.bind("tell", layer).fn(layer) == "told"
+
     def test_of_a_vendor_are_known_once_vendors_were_discovered(self, monkeypatch, impl, layer, x):
         def discover(registry, policy, already=()):
             registry.define(OpSpec("double", lambda obj, x: x * 2))

@@ -229,3 +229,10 @@ def test_what_may_not_be_captured_is_not_chosen_where_graphs_are_captured(impl, 
     assert "in device graphs" in site.selection.describe()
     here.configure(captured=False)
     assert site.impl is eager
+
+
+@pytest.mark.parametrize(("declared", "chosen"), [("traceable", "reference"), ("capture_safe", "vendor.acme")])
+def test_only_the_declaration_about_captures_counts_where_graphs_are_captured(impl, manager, declared, chosen):
+    here = manager(impl(**{declared: True}), policy=SelectionPolicy(prefer="vendor"))
+    here.configure(captured=True)
+    assert here.select("silu_and_mul").chosen.impl_id == chosen

@@ -12,7 +12,6 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from fl_dispatch import failure
-from fl_dispatch.errors import ConfigError
 from fl_dispatch.facts import is_tracing
 from fl_dispatch.limits import check_for, dtype_of, layer_verdict, positional, torch_dtypes
 from fl_dispatch.ops.spec import OpSpec
@@ -50,8 +49,6 @@ def by_tokens(site: Site) -> Callable[..., Any]:
     from torch.compiler import is_dynamo_compiling
 
     spec = site.manager.registry.spec(site.op_name)
-    if len(spec.parameters) < 2:
-        raise ConfigError(f"by_tokens: operator {spec.name!r} has no input whose tokens could be counted")
     *bounded, _ = site.parts
     lines = []
     if site.obj is not None:
@@ -134,7 +131,7 @@ def _checked(site: Site, impl: OpImpl, fn: Callable[..., Any]) -> Callable[..., 
     return _compiled(
         spec,
         "        try:\n"
-        f"            _able = {' and '.join(tests)}\n"
+        f"            _able = {' and '.join(tests) or True}\n"
         "        except Exception:\n"
         "            _able = False\n"
         "        if _able:\n"

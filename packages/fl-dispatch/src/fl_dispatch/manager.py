@@ -286,6 +286,9 @@ class OpManager:
                     self.decide(site, site.selection.policy if site.selection is not None else None)
                 else:
                     self._writer.point(site, impl)
+            if demoted:
+                for site in self._sites.decided(impl.op_name):
+                    self._writer.forget_graph(site)
 
     def succeeded(self, impl: OpImpl, dtype: str | None) -> None:
         """A watched implementation served a call: take the watch out."""

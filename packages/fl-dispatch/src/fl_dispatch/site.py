@@ -193,8 +193,8 @@ class Site:
         """What to do when ``fn`` raised: another candidate where that is safe, else a readable error."""
         if self.parts:
             args, kwargs = positional(self.manager.registry.spec(self.op_name).parameters, args, kwargs)
-            if len(args) > 1 and hasattr(args[1], "size"):
-                return failure.recover(self.part_for(args[1].size(0)), error, args, kwargs)
+            if len(args) > 1 and getattr(args[1], "shape", None):
+                return failure.recover(self.part_for(args[1].shape[0]), error, args, kwargs)
         return failure.recover(self, error, args, kwargs)
 
 

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from fl_dispatch.callables import by_tokens, compose
+from fl_dispatch.errors import ConfigError
 from fl_dispatch.policy import SelectionPolicy
 from fl_dispatch.selection import Selection
 from fl_dispatch.site import Site
@@ -21,11 +22,16 @@ def make_plan(site: Site, policy: SelectionPolicy, select: Callable[[SelectionPo
 
     Where the site is traced and a bucket wants the framework's own method, that serves them all: the operator that decides by
     tokens inside of a graph does not have its layer, and what the framework compiles of it is fused with what is around it.
+
+    Raises:
+        ConfigError: there is no number of tokens to decide by.
     """
     buckets = policy.buckets(site.op_name) or ((None, policy),)
     plan = tuple((bound, select(each)) for bound, each in buckets)
     if len({selection.usable for _, selection in plan}) == 1:
         return plan[-1:]
+    if len(site.manager.registry.spec(site.op_name).parameters) < 2:
+        raise ConfigError(f"by_tokens: operator {site.op_name!r} has no input whose tokens could be counted")
     if site.native is not None and site.is_traced:
         native = [selection for _, selection in plan if selection.chosen is site.native]
         if native:
@@ -96,6 +102,13 @@ class SiteWriter:
         site.parts, site.compiled, site.selection = tuple(parts), None, plan[-1][1]
         site.fn = site.plain = by_tokens(site)
         self._written(site)
+
+    def forget_graph(self, site: Site) -> None:
+        """Have graphs that are made from now on go without what was demoted since the last one, also as a later candidate."""
+        site.compiled = None
+        if site.parts:
+            site.fn = site.plain = by_tokens(site)
+            self._written(site)
 
     def point(self, site: Site, impl: OpImpl) -> None:
         """Set the callable of a site that runs one implementation."""
