@@ -195,8 +195,8 @@ def test_native_in_one_part_keeps_the_layer_bound_and_calls_the_frameworks_metho
     assert [site.fn(layer, rows(n)) for n in (2, 3)] == ["own", "large"]
 
 
-def test_native_in_every_part_leaves_the_layer(manager, layer):
-    here = manager(policy=policy({2: ["native", "reference"], "more": "native"}))
+def test_native_in_every_part_leaves_the_layer(manager, impl, layer):
+    here = manager(impl("large"), policy=policy({2: ["native", "reference"], "more": "native"}))
     site = here.bind(OP, layer, native=lambda obj, x: "own")
     assert (len(site.parts), site.is_native) == (2, True)
     assert here.sites() == []  # its layer is the framework's

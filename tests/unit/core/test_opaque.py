@@ -233,6 +233,6 @@ def test_what_may_not_be_captured_is_not_chosen_where_graphs_are_captured(impl, 
 
 @pytest.mark.parametrize(("declared", "chosen"), [("traceable", "reference"), ("capture_safe", "vendor.acme")])
 def test_only_the_declaration_about_captures_counts_where_graphs_are_captured(impl, manager, declared, chosen):
-    here = manager(impl(**{declared: True}), policy=SelectionPolicy(prefer="vendor"))
+    here = manager(impl(**{declared: True}))
     here.configure(captured=True)
     assert here.select("silu_and_mul").chosen.impl_id == chosen
