@@ -68,9 +68,9 @@ def outside(found: Mapping[str, float], native: Mapping[str, float]) -> list[str
     for kind in ("", "generated_"):
         for name, (factor, added) in (("mean", MEAN), ("max", MAX)):
             bound = factor * native[kind + name] + added
-            if found[kind + name] > bound:
+            if not found[kind + name] <= bound:  # also what is not a number
                 broken.append(f"{kind + name} {found[kind + name]:.4f} is above {bound:.4f}")
-        if found[f"{kind}mean"] > LIMIT:
+        if not found[f"{kind}mean"] <= LIMIT:
             broken.append(f"{kind}mean {found[f'{kind}mean']:.4f} is above {LIMIT}")
     if found["top"] < native["top"] - TOP:
         broken.append(f"most probable token equal at {found['top']:.3f}, the framework itself at {native['top']:.3f}")

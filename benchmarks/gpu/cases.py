@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from types import SimpleNamespace
@@ -11,7 +12,7 @@ from typing import Any
 import torch
 from torch.nn import functional
 
-from fl_dispatch import OpImpl, OpManager, OpRegistry, SelectionPolicy
+from fl_dispatch import OpImpl, OpManager, OpRegistry, SelectionError, SelectionPolicy
 from fl_dispatch.discovery import discover
 from fl_dispatch.facts import unavailable_reason
 
@@ -148,7 +149,9 @@ def ways(case: Case, example: Inputs) -> dict[str, Callable[..., Any]]:
             continue
         found[impl.impl_id] = impl.fn
         if impl.impl_id != "reference":
-            found[f"{impl.impl_id} (bound)"] = _bound(impl, example.obj)
+            # One that may not be bound here says why in a call too, where that is its result and not the end of all others'.
+            with contextlib.suppress(SelectionError):
+                found[f"{impl.impl_id} (bound)"] = _bound(impl, example.obj)
     return found
 
 

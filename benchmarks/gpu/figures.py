@@ -74,11 +74,11 @@ def ratios(rates: Mapping[str, Mapping[str, list[float]]]) -> dict[str, dict[str
     """Job to engine to the interval of its ratio to the first engine in the same round."""
     found: dict[str, dict[str, tuple[float, float]]] = {}
     for job, by_engine in rates.items():
-        base, *others = by_engine
+        base = next(iter(by_engine.values()), [])
         found[job] = {
-            name: interval([ours / native for ours, native in zip(by_engine[name], by_engine[base], strict=True)])
-            for name in others
-            if by_engine[name]
+            name: interval([ours / native for ours, native in zip(values, base, strict=True)])
+            for name, values in list(by_engine.items())[1:]
+            if values
         }
     return found
 
@@ -110,6 +110,11 @@ def below(rates: Rates) -> list[str]:
     ]
 
 
+def base_of(rates: Rates) -> str:
+    """What the first engine is, with which the others are compared: where the framework itself died it is another."""
+    return next((name.partition(",")[0] for by_engine in rates.values() for name in by_engine), "nothing")
+
+
 def table(result: Mapping[str, Any]) -> str:
     """The rates of all groups as Markdown, with what the engines' layers ran."""
     lines = [f"# {result.get('title', 'SGLang end to end')}, {result['date']}", "", f"`{result['command']}`", ""]
@@ -117,11 +122,17 @@ def table(result: Mapping[str, Any]) -> str:
     if result.get("versions"):
         lines += [", ".join(f"{name} {version}" for name, version in result["versions"].items()) + ".", ""]
     for group, rates in result["groups"].items():
+        if not any(rates.values()):
+            lines += [f"{group}: no engine is left.", ""]
+            continue
         rounds = " or ".join(map(str, sorted({len(v) for by_engine in rates.values() for v in by_engine.values()})))
         lines += [f"{group}, {rounds} rounds:", "", *rows(rates), ""]
-        low = below(rates)
-        lines += ["Whole interval below native: " + ("; ".join(low) if low else "none") + ".", ""]
-    lines += ["Tokens a second, medians; in brackets the mean ratio to native of the same round, 95 % interval.", ""]
+        low, base = below(rates), base_of(rates)
+        lines += [f"Whole interval below {base}: " + ("; ".join(low) if low else "none") + ".", ""]
+        lines += [
+            f"Tokens a second, medians; in brackets the mean ratio to {base} of the same round, 95 % interval.",
+            "",
+        ]
     for name, why in result.get("failed", {}).items():
         lines += [f"{name} is missing, {why.removeprefix(f'{name}: ')}", ""]
     lines += [f"Not as the policy says: {problem}" for problem in result.get("problems", ())]

@@ -116,20 +116,21 @@ def main() -> None:
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--tokens", default="1,16,64,256,1024,8192")
     arguments = parser.parse_args()
-    with torch.inference_mode():
-        bytes_a_second = bandwidth("cuda")
-        counts = [int(count) for count in arguments.tokens.split(",")]
-        rows = [measure(case, tokens, bytes_a_second) for case in CASES for tokens in counts]
-    result = {
-        "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
-        "command": f"python3 benchmarks/gpu/micro.py --out DIR --tokens {arguments.tokens}",
-        "versions": versions(),
-        "bandwidth": bytes_a_second,
-        "rows": rows,
-    }
     arguments.out.mkdir(parents=True, exist_ok=True)
-    (arguments.out / "micro.json").write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
-    (arguments.out / "micro.md").write_text(table(result), encoding="utf-8")
+    with torch.inference_mode():
+        result: dict[str, Any] = {
+            "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
+            "command": f"python3 benchmarks/gpu/micro.py --out DIR --tokens {arguments.tokens}",
+            "versions": versions(),
+            "bandwidth": bandwidth("cuda"),
+            "rows": [],
+        }
+        for case in CASES:
+            for tokens in map(int, arguments.tokens.split(",")):
+                result["rows"].append(measure(case, tokens, result["bandwidth"]))
+            # After every case: an error that the device does not survive takes no earlier figure with it.
+            (arguments.out / "micro.json").write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+            (arguments.out / "micro.md").write_text(table(result), encoding="utf-8")
     print(table(result))
 
 

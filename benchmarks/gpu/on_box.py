@@ -49,7 +49,7 @@ SERVE = {
 }
 LOGITS = {"logits": "sglang", "vllm-logits": "vllm"}
 #: Step to seconds after which it is ended; what it has written by then stays.
-LIMITS = {**dict.fromkeys(SERVE, 480.0), **dict.fromkeys(LOGITS, 360.0), "tune-vllm": 180.0}
+LIMITS = {**dict.fromkeys(SERVE, 480.0), **dict.fromkeys(LOGITS, 360.0), "tune-vllm": 180.0, "tp": 480.0}
 STEPS = (
     "versions",
     "tests",

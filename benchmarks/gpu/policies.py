@@ -73,7 +73,7 @@ def not_as_tuned(policy: dict[str, Any], rows: list[Row]) -> list[str]:
     problems = []
     for operator in sorted({row.operator for row in rows}):
         ours = [row for row in rows if row.operator == operator]
-        wanted = set(firsts(policy["per_op"].get(operator, "?")))
+        wanted = set(firsts((policy.get("per_op") or {}).get(operator, "?")))
         if wanted == {"native"}:
             if any(row.implementation != OWN_METHOD or "by policy" not in row.why for row in ours):
                 problems.append(f"{operator} should be left to the framework's own method, but: {_said(ours)}")

@@ -4,7 +4,8 @@
     python benchmarks/gpu/tensor_parallel.py --site DIR --own DIR --out DIR [--rounds 6] [--ranks 2] [--seconds 90]
 
 The folders are those of ``serve.py``. Writes ``tp.json`` and ``tp.md``: the rates, native's own spread, and of each rank what
-it ran, from its report. The exit status is 1 when a rank wrote no report or has an operator without a call.
+it ran, from its report; both after every round. The exit status is 1 when an engine is missing, or a rank wrote no report or has an
+operator without a call.
 """
 
 from __future__ import annotations
@@ -18,9 +19,10 @@ import time
 from pathlib import Path
 from typing import Any
 
-from engines import SETTLE_SECONDS, Engine, exit_on_terminate, stop_all
+from engines import SETTLE_SECONDS, Engine, all_ready, exit_on_terminate, framework_variables, stop_all
 from figures import Rates, table
 from policies import policy_file
+from serve import device, versions
 from turns import measure
 
 from fl_dispatch import wait_for_report
@@ -62,9 +64,11 @@ def ranks(base: Path, count: int) -> dict[str, list[dict[str, Any]]]:
 
 
 def spread(rates: Rates) -> dict[str, float]:
-    """Standard deviation of native's rates over the rounds, as a part of their mean, by job."""
-    native = {job: by_engine[NATIVE] for job, by_engine in rates.items()}
-    return {job: statistics.stdev(values) / statistics.mean(values) for job, values in native.items()}
+    """Standard deviation of native's rates over the rounds, as a part of their mean, by job; only where there are two or more."""
+    native = {job: by_engine.get(NATIVE, []) for job, by_engine in rates.items()}
+    return {
+        job: statistics.stdev(values) / statistics.mean(values) for job, values in native.items() if len(values) > 1
+    }
 
 
 def page(result: dict[str, Any]) -> str:
@@ -83,7 +87,7 @@ def page(result: dict[str, Any]) -> str:
 
 
 def main() -> int:
-    """Start both engines, measure in turns, collect the reports."""
+    """Start the engines, measure in turns, collect the reports."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     for folder in ("site", "own", "out"):
         parser.add_argument(f"--{folder}", type=Path, required=True)
@@ -95,39 +99,51 @@ def main() -> int:
     report = (arguments.out / "tp-report.json").resolve()
     for old in arguments.out.glob("tp-report.*"):
         old.unlink()
-    options = ("--tp", str(arguments.ranks))
-    shared = {**NO_MULTICAST, **START_TOGETHER}
-    dispatched = {**shared, "SGLANG_FL_PREFER": "vendor", "SGLANG_FL_REPORT": str(report)}
     policy = policy_file("fl-tuned.yaml", arguments.out)
-    tuned = {**shared, "SGLANG_FL_CONFIG": str(policy and policy.resolve())}
+    settings = {
+        NATIVE: None,
+        TUNED: {"SGLANG_FL_CONFIG": str(policy and policy.resolve())},
+        DISPATCHED: {"SGLANG_FL_PREFER": "vendor", "SGLANG_FL_REPORT": str(report)},
+    }
+    found = versions(arguments)
+    result: dict[str, Any] = {
+        "title": "SGLang end to end, tensor parallel",
+        "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
+        "command": f"python3 benchmarks/gpu/tensor_parallel.py --rounds {arguments.rounds} --ranks {arguments.ranks}",
+        "setting": f"SGLang {found.get('sglang')}, Llama of 8B shape with random weights in bfloat16, triton attention, CUDA "
+        f"graphs, tensor parallel over {arguments.ranks} x {device()} through NCCL; the dispatched engine also counts and writes "
+        "reports.",
+        "versions": found,
+        "groups": {},
+        "choices": {},
+        "failed": {},
+        "spread": {},
+        "ranks": {},
+    }
+
+    def write(rates: Rates) -> None:
+        result["groups"], result["spread"] = {"tensor parallel": rates}, spread(rates)
+        (arguments.out / "tp.json").write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+        (arguments.out / "tp.md").write_text(page(result), encoding="utf-8")
+
     exit_on_terminate()
     engines: list[Engine] = []
     try:
-        engines.append(RankedEngine(NATIVE, False, False, shared, arguments, *options, wait=False))
-        engines.append(RankedEngine(TUNED, True, False, tuned, arguments, *options, wait=False))
-        engines.append(RankedEngine(DISPATCHED, True, False, dispatched, arguments, *options, wait=False))
-        for engine in engines:
-            engine.ready()
-        rates = measure(engines, arguments.rounds, seconds=arguments.seconds)
-        result: dict[str, Any] = {
-            "title": "SGLang end to end, tensor parallel",
-            "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
-            "command": f"python3 benchmarks/gpu/tensor_parallel.py --rounds {arguments.rounds} --ranks {arguments.ranks}",
-            "setting": f"SGLang 0.5.11, Llama of 8B shape with random weights in bfloat16, triton attention, CUDA graphs, "
-            f"tensor parallel over {arguments.ranks} H200s through NCCL; the dispatched engine also counts and writes reports.",
-            "groups": {"tensor parallel": rates},
-            "choices": {},
-            "spread": spread(rates),
-            "ranks": ranks(report, arguments.ranks),
-        }
-        (arguments.out / "tp.json").write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
-        (arguments.out / "tp.md").write_text(page(result), encoding="utf-8")
+        for name, own in settings.items():
+            variables = {**NO_MULTICAST, **START_TOGETHER, **framework_variables("sglang"), **(own or {})}
+            options = ("--tp", str(arguments.ranks))
+            engines.append(RankedEngine(name, own is not None, False, variables, arguments, *options, wait=False))
+        up = all_ready(engines, result["failed"])
+        rates = measure(up, arguments.rounds, seconds=arguments.seconds, after_round=write, failed=result["failed"])
+        if DISPATCHED not in result["failed"]:
+            result["ranks"] = ranks(report, arguments.ranks)
+        write(rates)
     finally:
         stop_all(engines)
     print(page(result))
     missing = [rank for rank, rows in result["ranks"].items() if {row["operator"] for row in rows} != OPERATORS]
-    print(f"without all operators: {', '.join(missing)}" if missing else "every rank ran every operator")
-    return 1 if missing else 0
+    print(f"without all operators: {', '.join(missing)}" if missing else "every rank that is up ran every operator")
+    return 1 if missing or result["failed"] else 0
 
 
 if __name__ == "__main__":

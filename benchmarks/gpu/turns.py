@@ -79,6 +79,8 @@ def measure(
                         best[engine.name] = max(rate, best.get(engine.name, rate))
             for engine in engines:
                 rates[name][engine.name].append(best[engine.name])
+        if not engines:
+            break
         after_round(rates)
         if time.monotonic() - started > seconds:
             break

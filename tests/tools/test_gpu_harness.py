@@ -15,16 +15,20 @@ from typing import Any
 
 import pytest
 
+from fl_dispatch import BackendImplKind, OpImpl, OpRegistry
+
 GPU = Path(__file__).parents[2] / "benchmarks" / "gpu"
 sys.path.append(str(GPU))  # at the end: its names must hide no module of other tests
 try:
     import bounds
     import carried_model
+    import cases
     import engines
     import figures
     import job_loop
     import on_box
     import policies
+    import tensor_parallel
     import turns
 finally:
     sys.path.remove(str(GPU))
@@ -126,6 +130,17 @@ def test_an_engine_that_dies_is_dropped_and_named(fakes: list[Any]) -> None:
     assert len(rates["decode"]["native"]) == 3
 
 
+def test_no_more_rounds_are_begun_when_no_engine_is_left(fakes: list[Any]) -> None:
+    for fake in fakes:
+        fake.dies_at = 8
+    written: list[int] = []
+    failed: dict[str, str] = {}
+    rates = turns.measure(fakes, 9, JOBS, after_round=lambda now: written.append(len(now["decode"])), failed=failed)
+    assert (sorted(failed), rates, written) == (["native", "ours"], {"decode": {}, "prefill": {}}, [2])
+    text = figures.table({"date": "d", "command": "c", "setting": "s", "groups": {"g": rates}, "choices": {}})
+    assert "g: no engine is left." in text
+
+
 def test_a_dead_engine_is_an_error_where_nobody_asks_for_the_failed(fakes: list[Any]) -> None:
     fakes[1].dies_at = 0
     with pytest.raises(engines.EngineError, match="ours: it ended"):
@@ -185,6 +200,39 @@ def test_the_table_has_ratios_of_the_same_round_and_names_what_is_below_native()
     assert "g, 3 rounds:" in text
     assert "Whole interval below native: decode, slow: 0.900 ± 0.000." in text
     assert "x is missing, died" in text
+
+
+def test_a_table_whose_native_engine_died_says_with_what_the_others_are_compared() -> None:
+    rates = {"decode": {"native again, eager": [100.0, 110.0], "slow, eager": [90.0, 99.0]}}
+    text = figures.table({"date": "d", "command": "c", "setting": "s", "groups": {"g": rates}, "choices": {}})
+    assert "Whole interval below native again: decode, slow, eager: 0.900" in text
+    assert "the mean ratio to native again of the same round" in text
+
+
+def test_the_spread_of_a_single_round_is_left_out() -> None:
+    rates = {"decode": {tensor_parallel.NATIVE: [90.0, 110.0]}, "prefill": {tensor_parallel.NATIVE: [5.0]}, "other": {}}
+    assert tensor_parallel.spread(rates) == {"decode": pytest.approx(math.sqrt(200) / 100)}
+
+
+def test_an_implementation_that_cannot_be_bound_does_not_end_the_measuring_of_the_others(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    registry = OpRegistry()
+    for vendor, dtypes in (("able", None), ("unable", frozenset({"float16"}))):
+        registry.register(
+            OpImpl(
+                "silu_and_mul",
+                f"vendor.{vendor}",
+                BackendImplKind.VENDOR,
+                lambda obj, x: x,
+                vendor=vendor,
+                dtypes=dtypes,
+            )
+        )
+    monkeypatch.setattr(cases, "_REGISTRY", registry)
+    case = cases.Case("silu", "silu_and_mul", lambda tokens: None, lambda tokens: 0.0)  # type: ignore[arg-type,return-value]
+    found = cases.ways(case, cases.Inputs(SimpleNamespace(), ()))
+    assert set(found) == {"vendor.able", "vendor.able (bound)", "vendor.unable"}
 
 
 LOG = """[2026] Load weight end.
@@ -251,6 +299,12 @@ def test_an_engine_further_off_than_the_bounds_allow_is_named() -> None:
         "most probable token equal at 0.900, the framework itself at 0.980",
     ]
     assert bounds.outside({**native, "mean": 0.2}, {**native, "mean": 0.2}) == ["mean 0.2000 is above 0.1"]
+
+
+def test_what_is_not_a_number_is_outside_of_every_bound() -> None:
+    native = {"mean": 0.02, "max": 0.1, "generated_mean": 0.02, "generated_max": 0.1, "top": 0.98}
+    broken = bounds.outside({**native, "mean": math.nan, "generated_max": math.nan}, native)
+    assert broken == ["mean nan is above 0.0270", "mean nan is above 0.1", "generated_max nan is above 0.2000"]
 
 
 def test_the_framework_is_as_far_off_as_in_its_worst_mode() -> None:

@@ -211,3 +211,49 @@ def test_of_a_traced_layer_each_part_has_only_what_can_be_in_the_operator(manage
     assert reasons["vendor.a"].startswith("does not declare which fields of obj it reads")
     eager = here.bind(OP, layer, dtype="float32")
     assert eager.leaves()[-1].impl.impl_id == "vendor.a"
+
+
+def operator_in(site, layer):
+    """The operator that a graph of a bound layer holds."""
+    held = []
+
+    def backend(graph, _):
+        held.extend(node.target for node in graph.graph.nodes if str(node.target).startswith("fl_dispatch."))
+        return graph
+
+    torch._dynamo.reset()
+    call = compiled_call(site)
+    with torch.no_grad():
+        torch.compile(lambda x, r: call(layer, x, r), backend=backend, fullgraph=True)(
+            torch.ones(5, 8), torch.ones(5, 8)
+        )
+    (operator,) = held
+    return operator
+
+
+def test_the_operator_declares_what_any_part_writes_to(built):
+    layer = Norm()
+    schema = operator_in(built().bind(OP, layer), layer)._schema
+    assert {one.name for one in schema.arguments if one.alias_info and one.alias_info.is_write} == {"x", "residual"}
+
+
+def test_graphs_of_what_does_the_same_share_an_operator_and_others_do_not(manager, impl):
+    large = impl("a", op=OP, run=doubled, reads=READS, mutates=frozenset(), dtypes=frozenset({"float32"}))
+    others = [impl(name, op=OP, run=doubled, reads=READS, mutates=frozenset()) for name in ("b", "c")]
+    layer = Norm()
+
+    def operator(then="vendor:b", bound=2, **known):
+        wishes = SelectionPolicy(prefer="reference", by_tokens={OP: {bound: "vendor:c", "more": ["vendor:a", then]}})
+        return operator_in(manager(large, *others, policy=wishes).bind(OP, layer, **known), layer)
+
+    first = operator()
+    assert operator() is first
+    found = {first, operator(then="vendor:c"), operator(bound=3), operator(dtype="float32")}
+    assert len(found) == 4
+
+
+def test_only_what_would_have_run_is_noted_when_it_cannot_be_in_the_operator(built):
+    layer = Norm()
+    manager = built(reads=None, order=["vendor:small", "vendor:large"])
+    compiled_call(manager.bind(OP, layer))
+    assert manager.failures.noted() == []
