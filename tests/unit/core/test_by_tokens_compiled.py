@@ -233,8 +233,12 @@ def operator_in(site, layer):
 
 def test_the_operator_declares_what_any_part_writes_to(built):
     layer = Norm()
-    schema = operator_in(built().bind(OP, layer), layer)._schema
-    assert {one.name for one in schema.arguments if one.alias_info and one.alias_info.is_write} == {"x", "residual"}
+    operator = operator_in(built().bind(OP, layer), layer)
+    arguments = operator._schema.arguments
+    assert {one.name for one in arguments if one.alias_info and one.alias_info.is_write} == {"x", "residual"}
+    assert (
+        torch.Tag.needs_fixed_stride_order in operator.tags
+    )  # kernels compute addresses from the layout they are given
 
 
 def test_graphs_of_what_does_the_same_share_an_operator_and_others_do_not(manager, impl):

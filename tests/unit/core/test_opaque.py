@@ -8,6 +8,7 @@ import torch
 from torch._dynamo.testing import CompileCounter
 
 from fl_dispatch import SelectionError, compile_refusal, compiled_call
+from fl_dispatch.callables import guarded
 from fl_dispatch.opaque import opaque_form
 from fl_dispatch.ops import load_spec
 
@@ -88,6 +89,17 @@ def test_an_opaque_norm_computes_the_same_in_one_graph(impl, manager, run, mutat
     assert counter.frame_count == 1
 
 
+def test_an_opaque_norm_without_a_residual_leaves_its_input_as_it_was(impl, manager):
+    layer, x = Norm(), torch.randn(3, 8)
+    vendor = impl(op="rms_norm", run=untraceable(in_place), reads=NORM_FIELDS, mutates=frozenset({"x", "residual"}))
+    call = compiled_call(manager(vendor).bind("rms_norm", layer))
+    given = x.clone()
+    with torch.no_grad():
+        out = torch.compile(lambda x: call(layer, x), backend="aot_eager", fullgraph=True)(given)
+    assert torch.equal(out, NORM.reference(layer, x))
+    assert torch.equal(given, x)
+
+
 @pytest.mark.parametrize("inplace", [True, False])
 def test_an_opaque_rotary_writes_only_where_it_may(impl, manager, inplace):
     def rotary(obj, query, key, cos, sin, position_ids, rotary_interleaved=False, inplace=True):
@@ -114,12 +126,22 @@ def test_an_opaque_rotary_writes_only_where_it_may(impl, manager, inplace):
     assert torch.equal(given[1], key)
 
 
-def test_an_implementation_that_returns_a_part_of_its_input_is_copied(impl, manager):
-    vendor = impl(run=untraceable(lambda obj, x: x[..., :4]), reads=frozenset(), mutates=frozenset())
+@pytest.mark.parametrize(
+    "run",
+    [
+        lambda obj, x: x[..., :4],
+        lambda obj, x: x.flatten()[:8].view(2, 4),  # contiguous, and all the same the input's memory
+        lambda obj, x: x[..., :4].t().clone(memory_format=torch.contiguous_format).t(),  # its own, with other strides
+    ],
+    ids=["part", "contiguous part", "strides"],
+)
+def test_what_an_operator_returns_is_contiguous_and_no_part_of_its_input(impl, manager, run):
+    vendor = impl(run=untraceable(run), reads=frozenset(), mutates=frozenset())
     call = compiled_call(manager(vendor).bind("silu_and_mul", Norm()))
     x = torch.randn(2, 8)
     out = torch.compile(lambda x: call(None, x), backend="aot_eager", fullgraph=True)(x)
-    assert torch.equal(out, x[..., :4])
+    assert torch.equal(out, run(None, x))
+    assert out.is_contiguous()
     assert out.untyped_storage().data_ptr() != x.untyped_storage().data_ptr()
 
 
@@ -199,6 +221,18 @@ def test_a_bound_site_that_may_be_compiled_can_be_traced_whatever_it_runs(impl, 
     for _ in range(3):
         assert torch.equal(compiled(x), NORM.reference(layer, x))
     assert (counter.frame_count, site.graphs) == (1, 1)
+
+
+def test_a_traced_site_whose_next_candidate_cannot_be_looked_into_can_be_traced(impl, manager):
+    narrow = impl("narrow", run=lambda obj, x: x[..., :4], traceable=True, mutates=frozenset(), dtypes={"float16"})
+    opaque = impl("opaque", run=untraceable(lambda obj, x: x[..., 4:] * 2), mutates=frozenset(), reads=frozenset())
+    here, layer = manager(narrow, opaque), Norm()
+    site = here.bind("silu_and_mul", layer, traced=True)
+    assert site.impl is narrow
+    function = guarded(site, here.registry.spec("silu_and_mul"))
+    compiled = torch.compile(lambda x: function(layer, x), backend="aot_eager", fullgraph=True)
+    x = torch.randn(3, 8)
+    assert torch.equal(compiled(x), x[..., 4:] * 2)
 
 
 def test_where_layers_are_compiled_what_cannot_be_in_a_graph_is_passed_over(impl, manager):

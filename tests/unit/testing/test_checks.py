@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from fl_dispatch.testing.case import CheckFailed, Target
-from fl_dispatch.testing.checks import mutation, repeats
+from fl_dispatch.testing.checks import mutation, repeats, shapes
 from fl_dispatch.testing.vendors import find
 
 
@@ -77,3 +77,25 @@ def test_a_call_that_changes_a_setting_of_torch_is_named(
         torch.set_default_dtype(torch.float32)
         torch.set_rng_state(before)
     assert caught.value.problem == f"changed {words}, which the whole process shares"
+
+
+def _transposed(fn: Callable[..., Any]) -> Callable[..., Any]:
+    """The same values, column after column in memory."""
+
+    def function(obj: Any, x: torch.Tensor) -> torch.Tensor:
+        out: torch.Tensor = fn(obj, x)
+        return out.transpose(0, -1).contiguous().transpose(0, -1)
+
+    return function
+
+
+def test_other_strides_are_a_fault_where_the_operator_itself_gives_contiguous_results(silu: Target) -> None:
+    strange = with_function(silu, _transposed(silu.impl.fn))
+    check = next(case for case in shapes.cases(strange) if case.variant == "real-float32")
+    with pytest.raises(CheckFailed, match=r"contiguous inputs gave a result with strides \(1, \d+\)"):
+        check.run()
+    spec = dataclasses.replace(silu.spec, reference=_transposed(silu.spec.reference))
+    check = next(
+        case for case in shapes.cases(dataclasses.replace(strange, spec=spec)) if case.variant == "real-float32"
+    )
+    assert check.run()["calls"] > 0
