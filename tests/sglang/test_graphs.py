@@ -123,9 +123,11 @@ def test_layers_keep_the_chosen_implementation_when_sglang_compiles_them(loaded:
 def test_a_layer_left_to_sglang_runs_its_native_method_when_sglang_compiles_it(loaded: Any) -> None:
     layer = norm(fp32_residual=True)
     assert settled(loaded, layer) == "fp32_residual keeps the residual in float32"
+    layer._forward_method = layer.forward_cuda  # as on a device
     layer.enter_torch_compile(num_tokens=1)
     assert layer._forward_method == layer.forward_native
     layer.leave_torch_compile()
+    assert layer._forward_method == layer.forward_cuda
 
 
 def _phases(decode: str, prefill: str) -> Any:

@@ -52,6 +52,8 @@ class FakeEngine:
         self.name, self._calls, self._running, self.stopped = name, calls, running, False
         self._running.add(name)
         self.dies_at: int | None = None
+        self.alone: list[bool] = []
+        self.repeats: list[int] = []
 
     def resume(self) -> None:
         self._running.add(self.name)
@@ -63,11 +65,11 @@ class FakeEngine:
         self._calls.append((self.name, message["requests"]))
         if self.dies_at is not None and len(self._calls) > self.dies_at:
             raise engines.EngineError(f"{self.name}: it ended")
-        self.alone = self._running == {self.name}
-        self._repeat = message["repeat"]
+        self.alone.append(self._running == {self.name})
+        self.repeats.append(message["repeat"])
 
     def seconds(self) -> float:
-        return 0.5 * self._repeat
+        return 0.5 * self.repeats[-1]
 
     def stop(self) -> None:
         self.stopped = True
@@ -93,7 +95,10 @@ def engine(folder: Path, text: str = ANSWERS, **options: Any) -> engines.Engine:
 
 def test_a_measured_engine_runs_alone_and_the_order_alternates(fakes: list[Any]) -> None:
     rates = turns.measure(fakes, 3, JOBS)
-    assert all(fake.alone for fake in fakes)
+    warming = len(JOBS)  # all at once, and each job once
+    for fake in fakes:
+        assert (len(fake.alone), all(fake.alone[warming:])) == (warming + 5, True)
+        assert fake.repeats == [1, 1, 3, 1, 3, 3, 1]
     decodes = [name for name, requests in fakes[0]._calls if requests == 2]
     assert decodes == ["native", "ours", "native", "ours", "ours", "native", "native", "ours"]  # the first two warm up
     prefills = [name for name, requests in fakes[0]._calls if requests == 1]
@@ -180,6 +185,14 @@ def test_an_engine_that_dies_at_a_job_is_an_error(tmp_path: Path) -> None:
     one.ask({"requests": 13})
     with pytest.raises(engines.EngineError, match="out of luck"):
         one.seconds()
+    one.stop()
+
+
+def test_an_answer_with_another_number_of_tokens_is_an_error_at_once(tmp_path: Path) -> None:
+    one = engine(tmp_path, ANSWERS.replace('"SECONDS", 0.5 * job["repeat"]', '"WRONG {3}"'))
+    one.ask({"requests": 1})
+    with pytest.raises(engines.EngineError, match=r"no SECONDS, WRONG \{3\}; the end of its log"):
+        one._answer("SECONDS", 5.0)
     one.stop()
 
 

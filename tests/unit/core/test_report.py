@@ -86,6 +86,20 @@ def test_a_device_on_which_only_the_reference_is_left_is_told_how_to_keep_the_fr
     assert report.as_dict()["notes"] == []
 
 
+def test_an_implementation_that_is_not_the_reference_has_no_such_note_whatever_was_passed_over(report, bind, one):
+    bind()
+    one.configure(device_type="cuda")
+    found = report().as_dict()
+    assert found["operators"][0]["passed_over"]
+    assert found["notes"] == []
+
+
+def test_places_in_graphs_are_added_up_over_the_layers(report, bind):
+    for graphs in (1, 3):
+        bind().graphs = graphs
+    assert report().rows()[0]["graph_sites"] == 4
+
+
 def test_calls_before_a_policy_change_stay_with_the_implementation_of_then(report, bind, one):
     site = bind(calls=5)
     one.configure(policy=SelectionPolicy(prefer="reference"))
