@@ -52,7 +52,7 @@ def test_report_says_why_flagos_was_passed_over(default_run: Run) -> None:
     for row in default_run.report["operators"]:
         (passed,) = row["passed_over"]
         assert passed["implementation"] == "flagos"
-        assert "flag_gems is not installed; pip install" in passed["reason"]
+        assert "flag_gems is not installed; it needs an accelerator" in passed["reason"]
 
 
 def test_table_is_in_the_log_of_the_scheduler(default_run: Run) -> None:

@@ -97,10 +97,18 @@ def test_another_package_of_that_name_is_a_reason(gems):
     )
 
 
-def test_not_installed_is_a_reason_with_a_remedy(monkeypatch):
+@pytest.mark.parametrize(
+    ("device", "remedy"),
+    [
+        ("cuda", "pip install --no-deps flag-gems sqlalchemy greenlet"),
+        ("cpu", "it needs an accelerator, and there is none here"),
+    ],
+)
+def test_not_installed_is_a_reason_with_a_remedy_where_there_is_one(monkeypatch, device, remedy):
     monkeypatch.delenv("USE_FLAGGEMS", raising=False)
     monkeypatch.setattr(flagos.importlib.util, "find_spec", lambda name: None)
-    assert reason() == "flag_gems is not installed; pip install 'fl-dispatch[flagos]'"
+    monkeypatch.setattr(flagos, "default_device_type", lambda: device)
+    assert reason() == f"flag_gems is not installed; {remedy}"
 
 
 def test_switched_off_is_a_reason_and_nothing_is_imported(gems, monkeypatch):

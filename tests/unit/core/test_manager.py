@@ -136,11 +136,13 @@ def test_an_unknown_operator_in_per_op_is_refused_and_nothing_changes(one, layer
     [
         (
             SelectionPolicy(prefer="impl:vendor.aa"),
-            "token 'impl:vendor.aa': no implementation of any operator has this id; did you mean 'vendor.a'?",
+            "token 'impl:vendor.aa': no implementation of any operator has this id; did you mean 'vendor.a'? "
+            "(a policy of `fl-dispatch tune` names what was installed where it was made)",
         ),
         (
             SelectionPolicy(per_op={"rms_norm": "impl:vendor.a"}),
-            "token 'impl:vendor.a': no implementation of operator 'rms_norm' has this id; known: reference",
+            "token 'impl:vendor.a': no implementation of operator 'rms_norm' has this id; known: reference "
+            "(a policy of `fl-dispatch tune` names what was installed where it was made)",
         ),
     ],
 )

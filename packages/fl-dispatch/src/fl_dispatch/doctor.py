@@ -153,7 +153,8 @@ def _flagos() -> Iterator[Finding]:
     reason = backend.unavailable_reason() or "not available"
     has_device = default_device_type() != "cpu"
     broken = has_device and adapters.installed_version("flag-gems") is not None and "switched off" not in reason
-    where = "" if has_device else " (FlagGems needs an accelerator, this machine has none)"
+    said = has_device or "accelerator" in reason
+    where = "" if said else " (FlagGems needs an accelerator, this machine has none)"
     yield Finding("fault" if broken else "note", "flagos", reason + where)
 
 

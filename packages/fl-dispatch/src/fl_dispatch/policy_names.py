@@ -37,5 +37,6 @@ def check_names(policy: SelectionPolicy, registry: OpRegistry, vendors: Iterable
             if impl_id != word and impl_id not in ids:
                 where = f"operator {op_name!r}" if op_name else "any operator"
                 raise ConfigError(
-                    f"token {word!r}: no implementation of {where} has this id; {did_you_mean(impl_id, ids)}"
+                    f"token {word!r}: no implementation of {where} has this id; {did_you_mean(impl_id, ids)} "
+                    "(a policy of `fl-dispatch tune` names what was installed where it was made)"
                 )

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from fl_dispatch.backends import Backend
 from fl_dispatch.config import USE_FLAGGEMS, flaggems_wanted
+from fl_dispatch.facts import default_device_type
 from fl_dispatch.registry import OpRegistry
 from fl_dispatch.types import BackendImplKind, OpImpl
 
@@ -32,7 +33,10 @@ def import_fault() -> str | None:
     if not flaggems_wanted():
         return f"switched off by {USE_FLAGGEMS}=0"
     if importlib.util.find_spec("flag_gems") is None:
-        return "flag_gems is not installed; pip install 'fl-dispatch[flagos]'"
+        if default_device_type() == "cpu":
+            return "flag_gems is not installed; it needs an accelerator, and there is none here"
+        # Its requirements pin numpy and others exactly, which would exchange those of the framework.
+        return "flag_gems is not installed; pip install --no-deps flag-gems sqlalchemy greenlet"
     try:
         import flag_gems  # noqa: F401  (whether it can be)
     except Exception as error:  # noqa: BLE001  (RuntimeError, AssertionError, AttributeError: it has no one type for this)
