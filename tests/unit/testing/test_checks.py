@@ -99,3 +99,16 @@ def test_other_strides_are_a_fault_where_the_operator_itself_gives_contiguous_re
         case for case in shapes.cases(dataclasses.replace(strange, spec=spec)) if case.variant == "real-float32"
     )
     assert check.run()["calls"] > 0
+
+
+def test_of_inputs_with_gaps_the_results_may_have_some_too(silu: Target) -> None:
+    right, seen = silu.impl.fn, []
+
+    def padded(obj: Any, x: torch.Tensor) -> torch.Tensor:
+        seen.append(x.is_contiguous())
+        out: torch.Tensor = right(obj, x)
+        return out if x.is_contiguous() else torch.nn.functional.pad(out, (0, 8))[..., :-8]
+
+    check = next(case for case in shapes.cases(with_function(silu, padded)) if case.variant == "real-float32")
+    assert check.run()["calls"] > 0
+    assert set(seen) == {True, False}
