@@ -282,6 +282,11 @@ def test_layers_that_do_not_run_what_the_tuned_policy_says_are_problems() -> Non
         "rms_norm should be left to the framework's own method, but: 61 x RMSNorm, more tokens flagos"
     )
     assert second.startswith("silu_and_mul should run vendor.cuda, but: 30 x SiluAndMul (framework's own)")
+    (row,) = [row for row in rows if row.operator == "silu_and_mul"]
+    other = policies.Row(row.operator, row.layer_class, row.layers, row.implementation, "switched off")
+    (problem,) = policies.not_as_tuned(right, [other])
+    assert problem.endswith("30 x SiluAndMul (framework's own), switched off")
+    assert policies.not_as_tuned({}, [row])[0].startswith("silu_and_mul should run ?, but: 30 x SiluAndMul")
     assert policies.not_as_tuned(right, []) == ["the log has no table of layers"]
 
 

@@ -287,8 +287,9 @@ class OpManager:
                 else:
                     self._writer.point(site, impl)
             if demoted:
+                # Also where it is a later candidate, or that of a part: graphs made from now on go without it.
                 for site in self._sites.decided(impl.op_name):
-                    self._writer.forget_graph(site)
+                    site.compiled = None
 
     def succeeded(self, impl: OpImpl, dtype: str | None) -> None:
         """A watched implementation served a call: take the watch out."""

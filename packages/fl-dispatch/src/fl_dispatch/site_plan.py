@@ -103,13 +103,6 @@ class SiteWriter:
         site.fn = site.plain = by_tokens(site)
         self._written(site)
 
-    def forget_graph(self, site: Site) -> None:
-        """Have graphs that are made from now on go without what was demoted since the last one, also as a later candidate."""
-        site.compiled = None
-        if site.parts:
-            site.fn = site.plain = by_tokens(site)
-            self._written(site)
-
     def point(self, site: Site, impl: OpImpl) -> None:
         """Set the callable of a site that runs one implementation."""
         site.fn = site.plain = compose(site, impl)
