@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import copy
+
 import pytest
 import torch
 from torch._dynamo.testing import CompileCounterWithBackend
@@ -261,3 +263,16 @@ def test_only_what_would_have_run_is_noted_when_it_cannot_be_in_the_operator(bui
     manager = built(reads=None, order=["vendor:small", "vendor:large"])
     compiled_call(manager.bind(OP, layer))
     assert manager.failures.noted() == []
+
+
+@pytest.mark.parametrize("order", ORDERS.values(), ids=ORDERS)
+def test_a_copy_can_be_traced_when_the_layer_itself_is_gone(manager, impl, order):
+    vendors = [impl(vendor, op=OP, run=doubled, reads=READS, mutates=frozenset()) for vendor in ("a", "b")]
+    here, layer = manager(*vendors, policy=SelectionPolicy(prefer="vendor:a", **order)), Norm()
+    function, _ = step(here, layer)
+    twin = copy.deepcopy(layer)
+    del layer, _
+    assert function.site.obj is None
+    graph = torch.compile(lambda x: function(twin, x), backend="aot_eager", fullgraph=True)
+    with torch.no_grad():
+        assert torch.equal(graph(torch.ones(5, 8)), doubled(twin, torch.ones(5, 8)))

@@ -20,9 +20,7 @@ from fl_dispatch.types import OpImpl
 if TYPE_CHECKING:
     from fl_dispatch.site import Site
 
-_IN_A_GRAPH = (
-    "        if _is_compiling():\n            _site.prepare_compiled()\n            return _site.compiled({names})\n"
-)
+_IN_A_GRAPH = "        if _is_compiling() and _site.prepare_compiled():\n            return _site.compiled({names})\n"
 
 
 def compose(site: Site, impl: OpImpl) -> Callable[..., Any]:

@@ -161,7 +161,13 @@ class Site:
         return self
 
     def prepare_compiled(self) -> bool:
-        """Make ``compiled`` for one more graph. Dynamo runs this while it traces, as it does ``_settle``."""
+        """Make ``compiled`` for one more graph. Dynamo runs this while it traces, as it does ``_settle``.
+
+        False where the layer is gone whose fields it would be made for, and a copy of it lives on: what the copy runs is
+        traced as it is then.
+        """
+        if self.compiled is None and self.obj is None:
+            return False
         self.graphs += 1
         if self.compiled is None:
             from fl_dispatch.compiled import compiled_call
