@@ -244,7 +244,8 @@ def test_the_operator_declares_what_any_part_writes_to(built):
 
 
 def test_graphs_of_what_does_the_same_share_an_operator_and_others_do_not(manager, impl):
-    large = impl("a", op=OP, run=doubled, reads=READS, mutates=frozenset(), dtypes=frozenset({"float32"}))
+    limits = {"dtypes": frozenset({"float32"}), "supports": lambda obj, x, residual=None: True}
+    large = impl("a", op=OP, run=doubled, reads=READS, mutates=frozenset(), **limits)
     others = [impl(name, op=OP, run=doubled, reads=READS, mutates=frozenset()) for name in ("b", "c")]
     layer = Norm()
 
