@@ -192,7 +192,7 @@ def commands(step: str, folders: Folders, extra: list[str], seconds: float) -> l
 
 def run(step: str, folders: Folders, extra: list[str], seconds: float) -> int:
     """One step: its output goes to the log while it runs; 124 where it was ended for its time."""
-    deadline = time.monotonic() + LIMITS.get(step, 3600.0)
+    deadline = time.monotonic() + LIMITS.get(step, 540.0)
     with (folders.out / f"{step}.log").open("w", encoding="utf-8") as file:
         for command in commands(step, folders, extra, seconds):
             variables = environment(step, folders)

@@ -1,13 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
 from __future__ import annotations
 
+import platform
 from types import SimpleNamespace
 
 import pytest
 import torch
 
 from fl_dispatch import Backend, facts
-from fl_dispatch.facts import architecture, default_device_type, facts_for, tracing_or_capturing, unavailable_reason
+from fl_dispatch.facts import (
+    architecture,
+    default_device_type,
+    device_name,
+    facts_for,
+    tracing_or_capturing,
+    unavailable_reason,
+)
 
 
 class Acme(Backend):
@@ -75,3 +83,16 @@ def test_a_capture_on_any_kind_of_device_is_noticed(monkeypatch, initialized, ca
     assert tracing_or_capturing() is (initialized and capturing)
     monkeypatch.setattr(torch, "acme", SimpleNamespace(), raising=False)
     assert tracing_or_capturing() is False
+
+
+def test_a_cpu_is_told_by_its_model_and_a_device_that_is_not_there_is_an_error(monkeypatch, tmp_path):
+    table = tmp_path / "cpuinfo"
+    table.write_text("processor\t: 0\nmodel name\t: Acme 9000\n\nprocessor\t: 1\nmodel name\t: Acme 9000\n")
+    opened = open
+    monkeypatch.setattr("builtins.open", lambda path, *rest, **named: opened(table, *rest, **named))
+    assert device_name("cpu") == "Acme 9000"
+    table.write_text("processor\t: 0\n")
+    assert device_name("cpu") == (platform.processor() or platform.machine())
+    monkeypatch.undo()
+    with pytest.raises(RuntimeError, match="no_such_chip"):
+        device_name("no_such_chip")

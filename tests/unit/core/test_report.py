@@ -72,15 +72,20 @@ def test_a_device_on_which_only_the_reference_is_left_is_told_how_to_keep_the_fr
     here = manager(impl("a", available=lambda: "no SDK"))
     here.configure(device_type="cuda")
     layer = make_layer()
-    _site = here.bind("silu_and_mul", layer, label="Silu")  # kept alive
+    # Kept alive; nothing was passed over for the second.
+    _sites = [here.bind(op, layer, label="Layer") for op in ("silu_and_mul", "gemma_rms_norm")]
     report = Report(here, "engine 1.0", load_config("T_", {}, vendors=[]))
     note = (
-        "nothing but PyTorch is left for silu_and_mul, see passed over; engine's own kernels may be faster: "
+        "nothing but PyTorch is left for gemma_rms_norm, silu_and_mul; engine's own kernels may be faster: "
         "T_PREFER=flagos,vendor,native leaves such layers to them"
     )
     assert report.as_dict()["notes"] == [note]
     assert f"\nNote: {note}." in report.table()
-    here.configure(policy=SelectionPolicy(prefer="reference"))  # asked for, and nothing passed over
+    here.configure(policy=SelectionPolicy(prefer="vendor:a", per_op={"gemma_rms_norm": "reference"}))
+    (note,) = report.as_dict()["notes"]
+    assert note.startswith("nothing but PyTorch is left for silu_and_mul; ")
+    assert "T_PREFER=vendor:a,native leaves" in note
+    here.configure(policy=SelectionPolicy(prefer="reference"))  # asked for
     assert report.as_dict()["notes"] == []
     here.configure(policy=SelectionPolicy(), device_type="cpu")
     assert report.as_dict()["notes"] == []

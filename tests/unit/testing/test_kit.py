@@ -163,3 +163,27 @@ def test_a_run_that_does_not_use_the_kit_is_left_alone(tmp_path: Path) -> None:
 def test_the_plug_in_may_also_be_named(tmp_path: Path) -> None:
     (tmp_path / "test_other.py").write_text("def test_other():\n    pass\n", encoding="utf-8")
     assert run_pytest(tmp_path, "-q", *PLUGIN, *PLUGIN, report=False).status == 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"device": "xpu"}, "there is no device 'xpu' here; there is: cpu; hint: leave the device out"),
+        ({"device": "no_such_chip"}, "there is no device 'no_such_chip' here; there is: cpu"),
+        ({"device": "cpu:1"}, "device 'cpu:1': give the type alone, 'cpu'"),
+    ],
+)
+def test_a_device_that_is_not_there_is_said_once_and_not_by_every_check(
+    monkeypatch: pytest.MonkeyPatch, arguments: dict[str, str], message: str
+) -> None:
+    monkeypatch.setattr("fl_dispatch.testing.vendors.default_device_type", lambda: "cpu")
+    with pytest.raises(ConfigError) as caught:
+        find("reference", **arguments)
+    assert message in str(caught.value)
+
+
+def test_a_vendor_that_is_not_there_is_told_with_those_that_are_once() -> None:
+    with pytest.raises(ConfigError) as caught:
+        find("zzz")
+    assert str(caught.value).count("reference") == 1
+    assert "there are: " in str(caught.value)

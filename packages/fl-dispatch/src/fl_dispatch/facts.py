@@ -38,15 +38,29 @@ def architecture(device_type: str) -> tuple[int, int] | None:
 
 
 def device_name(device_type: str) -> str:
-    """What the device calls itself, for example ``"NVIDIA H200"``; of a CPU what the platform knows."""
-    import platform
+    """What the device calls itself, for example ``"NVIDIA H200"``; of a CPU its model, or what the platform knows.
 
+    Raises:
+        RuntimeError, AssertionError: torch knows no such device, or there is none.
+    """
     import torch
 
-    module = getattr(torch, device_type, None)
-    if device_type != "cpu" and module is not None and hasattr(module, "get_device_name"):
-        return str(module.get_device_name())
-    return platform.processor() or platform.machine()
+    if device_type == "cpu":
+        return _processor()
+    name = getattr(torch.get_device_module(device_type), "get_device_name", None)
+    return device_type if name is None else str(name())
+
+
+def _processor() -> str:
+    """Linux tells the model, and to other functions of Python's no more than the architecture."""
+    import platform
+
+    try:
+        with open("/proc/cpuinfo", encoding="utf-8", errors="replace") as lines:
+            named = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    except OSError:
+        named = []
+    return next(filter(None, named), platform.processor() or platform.machine())
 
 
 def facts_for(device_type: str | None, dtype: str | None = None, captured: bool = False) -> DeviceFacts:

@@ -15,10 +15,12 @@ from typing import TYPE_CHECKING, Any
 from fl_dispatch.errors import ConfigError
 from fl_dispatch.report_file import claim_file
 from fl_dispatch.report_text import format_report
+from fl_dispatch.types import BackendImplKind
 
 if TYPE_CHECKING:
     from fl_dispatch.config import Config
     from fl_dispatch.manager import OpManager
+    from fl_dispatch.site import Site
 
 SCHEMA_VERSION = 1
 
@@ -112,21 +114,22 @@ class Report:
             for (op, label, reason), count in sorted(Counter(self._left()).items())
         ]
 
-    def _notes(self, rows: Iterable[dict[str, Any]]) -> list[str]:
+    def _notes(self) -> list[str]:
         """What somebody who serves models would want to change."""
         last_resort = sorted(
-            {row["operator"] for row in rows if row["implementation"] == "reference" and row["passed_over"]}
+            {leaf.op_name for site in self._manager.sites() for leaf in site.leaves() if _last_resort(leaf)}
         )
         if not last_resort or self._manager.device_type == "cpu":
             return []
+        wanted = dict.fromkeys((*self._manager.policy.prefer, "native"))
+        wanted.pop("reference", None)
         return [
-            f"nothing but PyTorch is left for {', '.join(last_resort)}, see passed over; {self._framework.split()[0]}'s own "
-            f"kernels may be faster: {self._config.prefix}PREFER=flagos,vendor,native leaves such layers to them"
+            f"nothing but PyTorch is left for {', '.join(last_resort)}; {self._framework.split()[0]}'s own kernels may be faster: "
+            f"{self._config.prefix}PREFER={','.join(wanted)} leaves such layers to them"
         ]
 
     def as_dict(self) -> dict[str, Any]:
         """The content of the file."""
-        rows = self.rows()
         return {
             "schema_version": SCHEMA_VERSION,
             "framework": self._framework,
@@ -137,8 +140,8 @@ class Report:
             "device": self._manager.device_type,
             "counts": "calls (eager mode)",
             **{key: value() if callable(value) else value for key, value in self._facts.items()},
-            "operators": rows,
-            "notes": self._notes(rows),
+            "operators": self.rows(),
+            "notes": self._notes(),
             "left_to_framework": self.left_to_framework(),
             "vendors": [record.as_dict() for record in self._manager.vendors],
             "demotions": self._manager.failures.demotions(),
@@ -223,3 +226,11 @@ class Report:
             self._stop.set()
             self._stop = None
         self.write()
+
+
+def _last_resort(site: Site) -> bool:
+    """Whether a layer runs the reference, and not because that is what was asked for first."""
+    if site.obj is None or site.selection is None or site.impl is None:
+        return False
+    kind = BackendImplKind.REFERENCE
+    return site.impl.kind is kind and site.selection.policy.order(site.op_name)[0].kind is not kind

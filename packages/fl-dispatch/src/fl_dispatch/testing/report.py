@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from fl_dispatch import facts
 from fl_dispatch.testing.page import render
 
 _DISTRIBUTIONS = ("fl-dispatch", "torch", "triton", "flag-gems", "sglang-kernel", "sgl-kernel", "torch-npu", "pytest")
@@ -80,14 +81,10 @@ def status(outcome: Mapping[str, Any]) -> str:
 
 
 def device_name(device: str) -> str:
-    """The product's name where torch knows it."""
-    import torch
-
-    if device == "cpu":
-        return platform.processor() or platform.machine()
+    """The product's name, as ``fl-dispatch tune`` has it too."""
     try:
-        return str(torch.get_device_module(device).get_device_name())
-    except (AttributeError, RuntimeError, AssertionError):
+        return facts.device_name(device)
+    except (RuntimeError, AssertionError):
         return "not present"
 
 

@@ -46,8 +46,10 @@ def registered(name: str) -> tuple[OpRegistry, VendorRecord | None]:
     installed = installed_vendors()
     known = (*sorted(installed), *BUILT_IN)
     if name not in known:
+        close = did_you_mean(name, known)
+        hint = f"; {close}" if close.startswith("did") else "."
         raise ConfigError(
-            f"no vendor {name!r} is installed; there are: {', '.join(known)}; {did_you_mean(name, known)}. "
+            f"no vendor {name!r} is installed; there are: {', '.join(known)}{hint} "
             "A vendor is an entry point of the group fl_dispatch.vendors: `pip install -e .` in its folder makes it known"
         )
     registry = OpRegistry()
@@ -89,9 +91,12 @@ def find(
     """Import one vendor and list what it registers.
 
     Raises:
-        ConfigError: no such vendor is installed, an operator does not exist, or the vendor has no implementation of it.
+        ConfigError: no such vendor is installed, there is no such device, an operator does not exist, or the vendor has no
+            implementation of it.
     """
     registry, record = registered(name)
+    if device is not None:
+        _check_device(device)
     for operator in operators:
         if operator not in registry.op_names():
             raise ConfigError(f"unknown operator {operator!r}; {did_you_mean(operator, registry.op_names())}")
@@ -108,6 +113,26 @@ def find(
                 )
     source = f"{record.distribution} {record.version}" if record else "fl-dispatch"
     return VendorUnderTest(name, record, wanted, source)
+
+
+def _check_device(device: str) -> None:
+    """After the vendor was imported, which may bring torch's module for its device."""
+    import torch
+
+    here = sorted({"cpu", default_device_type()})
+    try:
+        module = torch.get_device_module(torch.device(device).type)
+        present = getattr(module, "is_available", lambda: True)()
+    except RuntimeError:
+        present = False
+    if not present:
+        raise ConfigError(
+            f"there is no device {device!r} here; there is: {', '.join(here)}; hint: leave the device out"
+        )
+    if ":" in device:
+        raise ConfigError(
+            f"device {device!r}: give the type alone, {device.partition(':')[0]!r}; it runs on the present one"
+        )
 
 
 def _unavailable(impl: OpImpl, device: str) -> str | None:
