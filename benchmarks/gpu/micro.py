@@ -25,6 +25,7 @@ from typing import Any
 
 import torch
 
+from fl_dispatch.facts import device_name
 from fl_dispatch.tune.timing import Replayed, bandwidth, host_us
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -71,10 +72,19 @@ def measure(case: Case, tokens: int, bytes_a_second: float) -> dict[str, Any]:
     }
 
 
-def versions() -> dict[str, str]:
+def versions(device: str = "cuda") -> dict[str, str]:
     """What took part."""
-    found = {"python": sys.version.split()[0], "torch": torch.__version__, "device": torch.cuda.get_device_name()}
-    for name in ("triton", "flag-gems", "sglang-kernel", "sgl-kernel", "fl-dispatch", "fl-vendor-cuda"):
+    found = {"python": sys.version.split()[0], "torch": torch.__version__, "device": device_name(device)}
+    for name in (
+        "triton",
+        "flag-gems",
+        "sglang-kernel",
+        "sgl-kernel",
+        "sglang",
+        "fl-dispatch",
+        "fl-vendor-cuda",
+        "sglang-fl",
+    ):
         try:
             found[name] = version(name)
         except PackageNotFoundError:

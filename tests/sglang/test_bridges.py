@@ -109,6 +109,25 @@ def test_rotary_equals_sglangs_own(loaded: Any, options: Any) -> None:
     assert site.calls == 2
 
 
+@pytest.mark.parametrize("inplace", [True, False])
+def test_what_was_rotated_in_place_is_handed_back_and_what_was_not_in_its_shape(loaded: Any, inplace: bool) -> None:
+    layer = rotary()
+    site = settled(loaded, layer)
+    positions, query, key = torch.tensor([3, 0, 63]), torch.randn(3, 64), torch.randn(3, 32)
+    wanted = native(layer, positions, query.clone(), key.clone())
+    reference = site.fn
+
+    def kernel(obj: Any, q: torch.Tensor, k: torch.Tensor, *rest: Any) -> tuple[torch.Tensor, torch.Tensor]:
+        new_q, new_k = reference(obj, q, k, *rest)
+        return (q.copy_(new_q), k.copy_(new_k)) if inplace else (new_q, new_k)
+
+    site.fn = kernel
+    found = layer(positions, query, key)
+    assert [a is b for a, b in zip(found, (query, key), strict=True)] == [inplace, inplace]
+    for ours, theirs in zip(found, wanted, strict=True):
+        assert torch.equal(ours, theirs)
+
+
 def test_rotary_follows_a_cache_that_was_replaced(loaded: Any) -> None:
     layer = rotary()
     settled(loaded, layer)

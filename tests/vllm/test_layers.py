@@ -169,6 +169,26 @@ def test_rotary_reference_is_bit_equal_to_vllm(name: str) -> None:
         assert torch.equal(got, wanted)
 
 
+@pytest.mark.parametrize("inplace", [True, False])
+def test_what_was_rotated_in_place_is_handed_back_and_what_was_not_in_its_shape(inplace: bool) -> None:
+    layer, native = made(ROPES["RotaryEmbedding"])
+    ours().binder.settle(layer)
+    (site,) = ours().binder.sites_of([layer])
+    positions, query, key = torch.tensor([0, 5, 99]), torch.randn(3, 3 * 64), torch.randn(3, 64)
+    wanted = native.forward_native(positions, query.clone(), key.clone())
+    reference = site.fn
+
+    def kernel(obj: Any, q: torch.Tensor, k: torch.Tensor, *rest: Any) -> tuple[torch.Tensor, torch.Tensor]:
+        new_q, new_k = reference(obj, q, k, *rest)
+        return (q.copy_(new_q), k.copy_(new_k)) if inplace else (new_q, new_k)
+
+    site.fn = kernel
+    found = layer(positions, query, key)
+    assert [a is b for a, b in zip(found, (query, key), strict=True)] == [inplace, inplace]
+    for got, expected in zip(found, wanted, strict=True):
+        assert torch.equal(got, expected)
+
+
 def test_calls_are_counted_and_a_call_by_name_is_dispatched_too() -> None:
     layer, _ = made(lambda: RMSNorm(64))
     x = torch.randn(2, 64)

@@ -43,10 +43,14 @@ def _forward(layer: Any, site: Site, native: Forward) -> Forward:
         k = key.view(tokens, -1, head_size)
         fn = site.fn
         try:
-            q, k = fn(layer, q, k, cos, sin, positions, interleaved, True)
+            new_q, new_k = fn(layer, q, k, cos, sin, positions, interleaved, True)
         except Exception as error:  # noqa: BLE001  (the guard: judged in recover)
-            q, k = site.recover(error, layer, q, k, cos, sin, positions, interleaved, True)
-        return q.reshape(query.shape), k.reshape(key.shape)
+            new_q, new_k = site.recover(error, layer, q, k, cos, sin, positions, interleaved, True)
+        # What was rotated in place needs no further view, which costs the host as much as the checks of the call.
+        return (
+            query if new_q is q else new_q.reshape(query.shape),
+            key if new_k is k else new_k.reshape(key.shape),
+        )
 
     return dispatched
 

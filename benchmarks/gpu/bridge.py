@@ -1,0 +1,152 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a bound layer of SGLang costs the host, beside the layer's own method and beside the implementation called by itself.
+
+    python benchmarks/gpu/bridge.py --out DIR [--device cuda] [--prefer vendor]
+
+Writes ``bridge.json`` and ``bridge.md``. The layers are SGLang's, in the sizes of an 8B model, with 16 tokens, so that the host is
+the limit. The three ways take turns in rounds of some milliseconds; a difference is the median of the differences within a round,
+as the speed of a host changes from second to second.
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import functools
+import json
+import statistics
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from micro import versions
+
+from fl_dispatch import OpManager, load_config
+from fl_dispatch.tune.timing import host_us
+from sglang_fl.bridges import find_bridge
+from sglang_fl.layers import bind_layer
+from sglang_fl.tune import native_method
+
+ROUNDS = 41
+CALLS = 50
+TOKENS = 16
+SIZES = {"hidden": 4096, "head_size": 128}
+#: Case to operator and the arguments of the layer.
+CASES: dict[str, tuple[str, Callable[[Any], tuple[Any, ...]]]] = {
+    "silu_and_mul": ("silu_and_mul", lambda new: (new(2 * 14336),)),
+    "rms_norm": ("rms_norm", lambda new: (new(4096),)),
+    "rms_norm with residual": ("rms_norm", lambda new: (new(4096), new(4096))),
+    "rotary_embedding": (
+        "rotary_embedding",
+        lambda new: (torch.arange(TOKENS, device=new(1).device), new(32 * 128), new(8 * 128)),
+    ),
+}
+
+
+def ways(
+    operator: str, arguments: tuple[Any, ...], device: str, prefer: str
+) -> tuple[str, dict[str, Callable[[], Any]]]:
+    """The implementation in effect, and how a layer is called: SGLang's method, the bound one, the implementation by itself."""
+    config = load_config("SGLANG_FL_", {"SGLANG_FL_PREFER": prefer, "SGLANG_FL_STRICT": "1"})
+    manager = OpManager(policy=config.policy, device_type=device)
+    layer, _ = native_method(operator, SIZES, torch.bfloat16, device)
+    native = layer._forward_method or layer._resolve_forward_method()
+    bridge, _ = find_bridge(type(layer))
+    if bridge is None:
+        raise SystemExit(f"no bridge serves SGLang's {type(layer).__name__}")
+    bound, left = bind_layer(manager, config, layer, bridge, native, None)
+    if left is not None:
+        raise SystemExit(f"{operator} is left to SGLang: {left[2]}")
+    (site,) = manager.sites()
+    implementation = site.impl
+    if implementation is None:
+        raise SystemExit(f"{operator}: nothing is in effect")
+    # What the bridge hands over, seen once.
+    seen: list[tuple[tuple[Any, ...], dict[str, Any]]] = []
+    function, before = site.fn, site.plain
+    site.fn = site.plain = lambda *args, **kwargs: (seen.append((args, kwargs)), function(*args, **kwargs))[1]
+    bound(*arguments)
+    site.fn, site.plain = function, before
+    if not seen:
+        raise SystemExit(f"{operator}: the bound layer did not come by its site")
+    args, kwargs = seen[0]
+    return implementation.impl_id, {
+        "SGLang's method": functools.partial(native, *arguments),
+        "bound layer": functools.partial(bound, *arguments),
+        "implementation alone": functools.partial(implementation.fn, *args, **kwargs),
+    }
+
+
+def measure(case: str, device: str, prefer: str) -> dict[str, Any]:
+    """One case: microseconds of each way, and what the bound layer is above the others."""
+    operator, make = CASES[case]
+    arguments = make(lambda width: torch.rand(TOKENS, width, dtype=torch.bfloat16, device=device))
+    implementation, calls = ways(operator, arguments, device, prefer)
+    for call in calls.values():
+        for _ in range(CALLS):
+            call()
+    rounds: list[dict[str, float]] = []
+    for number in range(ROUNDS):
+        order = list(calls.items())[:: 1 if number % 2 else -1]
+        rounds.append({name: host_us(call, CALLS, device) for name, call in order})
+    return {
+        "case": case,
+        "implementation": implementation,
+        "host_us": {name: round(statistics.median(one[name] for one in rounds), 2) for name in calls},
+        "above_us": {
+            name: round(statistics.median(one["bound layer"] - one[name] for one in rounds), 2)
+            for name in calls
+            if name != "bound layer"
+        },
+    }
+
+
+def table(result: dict[str, Any]) -> str:
+    """The results as Markdown."""
+    rows = result["rows"]
+    names = list(rows[0]["host_us"])
+    above = list(rows[0]["above_us"])
+    heads = ["layer", "implementation", *names, *(f"bound layer above {name}" for name in above)]
+    lines = [
+        f"# Host time of bound layers on {result['versions']['device']}, {result['date']}",
+        "",
+        f"`{result['command']}`",
+        "",
+        f"Microseconds a call, {TOKENS} tokens in bfloat16; medians of {ROUNDS} rounds, differences within a round. Versions: "
+        + ", ".join(f"{name} {value}" for name, value in result["versions"].items())
+        + ".",
+        "",
+        f"| {' | '.join(heads)} |",
+        "|---|---|" + "---:|" * (len(heads) - 2),
+    ]
+    for row in rows:
+        cells = [*row["host_us"].values(), *(f"{value:+.2f}" for value in row["above_us"].values())]
+        lines.append(f"| {row['case']} | {row['implementation']} | {' | '.join(map(str, cells))} |")
+    return "\n".join([*lines, ""])
+
+
+def main() -> None:
+    """Measure, print and write."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--device", default="cuda")
+    parser.add_argument("--prefer", default="vendor")
+    arguments = parser.parse_args()
+    arguments.out.mkdir(parents=True, exist_ok=True)
+    result: dict[str, Any] = {
+        "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
+        "command": f"python3 benchmarks/gpu/bridge.py --out DIR --device {arguments.device} --prefer {arguments.prefer}",
+        "versions": versions(arguments.device),
+        "rows": [],
+    }
+    with torch.inference_mode():
+        for case in CASES:
+            result["rows"].append(measure(case, arguments.device, arguments.prefer))
+            (arguments.out / "bridge.json").write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+            (arguments.out / "bridge.md").write_text(table(result), encoding="utf-8")
+    print(table(result))
+
+
+if __name__ == "__main__":
+    main()
