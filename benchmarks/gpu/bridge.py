@@ -24,9 +24,8 @@ from micro import versions
 
 from fl_dispatch import OpManager, load_config
 from fl_dispatch.tune.timing import host_us
-from sglang_fl.bridges import find_bridge
 from sglang_fl.layers import bind_layer
-from sglang_fl.tune import native_method
+from sglang_fl.tune import native_layer
 
 ROUNDS = 41
 CALLS = 50
@@ -50,11 +49,7 @@ def ways(
     """The implementation in effect, and how a layer is called: SGLang's method, the bound one, the implementation by itself."""
     config = load_config("SGLANG_FL_", {"SGLANG_FL_PREFER": prefer, "SGLANG_FL_STRICT": "1"})
     manager = OpManager(policy=config.policy, device_type=device)
-    layer, _ = native_method(operator, SIZES, torch.bfloat16, device)
-    native = layer._forward_method or layer._resolve_forward_method()
-    bridge, _ = find_bridge(type(layer))
-    if bridge is None:
-        raise SystemExit(f"no bridge serves SGLang's {type(layer).__name__}")
+    layer, bridge, native = native_layer(operator, SIZES, torch.bfloat16, device)
     bound, left = bind_layer(manager, config, layer, bridge, native, None)
     if left is not None:
         raise SystemExit(f"{operator} is left to SGLang: {left[2]}")
@@ -62,19 +57,22 @@ def ways(
     implementation = site.impl
     if implementation is None:
         raise SystemExit(f"{operator}: nothing is in effect")
-    # What the bridge hands over, seen once.
-    seen: list[tuple[tuple[Any, ...], dict[str, Any]]] = []
-    function, before = site.fn, site.plain
-    site.fn = site.plain = lambda *args, **kwargs: (seen.append((args, kwargs)), function(*args, **kwargs))[1]
+    handed_over: list[tuple[Any, ...]] = []
+    function = site.fn
+
+    def noting(*args: Any) -> Any:
+        handed_over.append(args)
+        return function(*args)
+
+    site.fn = noting
     bound(*arguments)
-    site.fn, site.plain = function, before
-    if not seen:
+    site.fn = function
+    if not handed_over:
         raise SystemExit(f"{operator}: the bound layer did not come by its site")
-    args, kwargs = seen[0]
     return implementation.impl_id, {
         "SGLang's method": functools.partial(native, *arguments),
         "bound layer": functools.partial(bound, *arguments),
-        "implementation alone": functools.partial(implementation.fn, *args, **kwargs),
+        "implementation alone": functools.partial(implementation.fn, *handed_over[0]),
     }
 
 

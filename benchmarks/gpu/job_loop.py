@@ -4,8 +4,8 @@
     {"requests": 64, "prompt": 128, "new": 128, "repeat": 1}    SECONDS 1.234
     {"score": [[1, 2, 3], ...], "new": 32}                      SCORES [{"input": [...], ...}, ...]
 
-The first asks for the time of ``repeat`` calls on fresh random prompts; the second for the log-probabilities of given prompts and
-of what is generated greedily after them. READY comes first, once.
+The first asks for the time of ``repeat`` calls on fresh random prompts, the second for the log-probabilities of given prompts
+and of what is generated greedily after them. READY comes first, once.
 """
 
 from __future__ import annotations
@@ -53,15 +53,12 @@ def answer_jobs(answers: TextIO, vocabulary: int, generate: Generate, score: Sco
         if "score" in job:
             print("SCORES " + json.dumps(score(job["score"], job["new"])), file=answers, flush=True)
             continue
-        lengths: set[int] = set()
-
-        def timed(job: dict[str, int] = job, lengths: set[int] = lengths) -> float:
+        seconds, lengths = 0.0, set()
+        for _ in range(job.get("repeat", 1)):
             prompts = [
                 [numbers.randrange(1000, vocabulary) for _ in range(job["prompt"])] for _ in range(job["requests"])
             ]
             started = time.perf_counter()
             lengths |= set(generate(prompts, job["new"]))
-            return time.perf_counter() - started
-
-        seconds = sum(timed() for _ in range(job.get("repeat", 1)))
+            seconds += time.perf_counter() - started
         print(f"SECONDS {seconds:.5f}" if lengths == {job["new"]} else f"WRONG {lengths}", file=answers, flush=True)

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 import torch
 from real_layers import load, native, norm, rotary, settled
+from rotation import check_results
 from torch._dynamo.testing import CompileCounter
 
 from fl_dispatch import SelectionPolicy, default_manager
@@ -115,17 +116,7 @@ def test_what_was_rotated_in_place_is_handed_back_and_what_was_not_in_its_shape(
     site = settled(loaded, layer)
     positions, query, key = torch.tensor([3, 0, 63]), torch.randn(3, 64), torch.randn(3, 32)
     wanted = native(layer, positions, query.clone(), key.clone())
-    reference = site.fn
-
-    def kernel(obj: Any, q: torch.Tensor, k: torch.Tensor, *rest: Any) -> tuple[torch.Tensor, torch.Tensor]:
-        new_q, new_k = reference(obj, q, k, *rest)
-        return (q.copy_(new_q), k.copy_(new_k)) if inplace else (new_q, new_k)
-
-    site.fn = kernel
-    found = layer(positions, query, key)
-    assert [a is b for a, b in zip(found, (query, key), strict=True)] == [inplace, inplace]
-    for ours, theirs in zip(found, wanted, strict=True):
-        assert torch.equal(ours, theirs)
+    check_results(layer, site, (positions, query, key), wanted, inplace)
 
 
 def test_rotary_follows_a_cache_that_was_replaced(loaded: Any) -> None:

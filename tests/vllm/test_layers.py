@@ -12,6 +12,7 @@ import pytest
 pytest.importorskip("vllm")
 
 import torch
+from rotation import check_results
 from vllm.config import CompilationConfig, VllmConfig, set_current_vllm_config
 from vllm.model_executor.custom_op import op_registry_oot
 from vllm.model_executor.layers import rotary_embedding as rotary
@@ -176,17 +177,7 @@ def test_what_was_rotated_in_place_is_handed_back_and_what_was_not_in_its_shape(
     (site,) = ours().binder.sites_of([layer])
     positions, query, key = torch.tensor([0, 5, 99]), torch.randn(3, 3 * 64), torch.randn(3, 64)
     wanted = native.forward_native(positions, query.clone(), key.clone())
-    reference = site.fn
-
-    def kernel(obj: Any, q: torch.Tensor, k: torch.Tensor, *rest: Any) -> tuple[torch.Tensor, torch.Tensor]:
-        new_q, new_k = reference(obj, q, k, *rest)
-        return (q.copy_(new_q), k.copy_(new_k)) if inplace else (new_q, new_k)
-
-    site.fn = kernel
-    found = layer(positions, query, key)
-    assert [a is b for a, b in zip(found, (query, key), strict=True)] == [inplace, inplace]
-    for got, expected in zip(found, wanted, strict=True):
-        assert torch.equal(got, expected)
+    check_results(layer, site, (positions, query, key), wanted, inplace)
 
 
 def test_calls_are_counted_and_a_call_by_name_is_dispatched_too() -> None:

@@ -46,13 +46,19 @@ class NotSupported(Exception):
     """Raised by an implementation, before any launch and any write, to pass a call on to the next candidate."""
 
 
-def did_you_mean(word: str, choices: Iterable[str]) -> str:
-    """Return a hint such as ``did you mean 'rms_norm'?`` or the list of choices when nothing is close."""
+def closest(word: str, choices: Iterable[str]) -> str | None:
+    """The choice that ``word`` is most likely a misspelling of; None when nothing is close."""
     import difflib
 
-    names = sorted(choices)
-    folded = {name.casefold(): name for name in names}  # a wrong case is the smallest mistake
+    folded = {name.casefold(): name for name in sorted(choices)}  # a wrong case is the smallest mistake
     close = difflib.get_close_matches(word.casefold(), folded, n=1, cutoff=0.6)
-    if close:
-        return f"did you mean {folded[close[0]]!r}?"
+    return folded[close[0]] if close else None
+
+
+def did_you_mean(word: str, choices: Iterable[str]) -> str:
+    """Return a hint such as ``did you mean 'rms_norm'?`` or the list of choices when nothing is close."""
+    names = sorted(choices)
+    close = closest(word, names)
+    if close is not None:
+        return f"did you mean {close!r}?"
     return "known: " + (", ".join(names) if names else "none")

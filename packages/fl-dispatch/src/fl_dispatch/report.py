@@ -116,10 +116,12 @@ class Report:
 
     def _notes(self) -> list[str]:
         """What somebody who serves models would want to change."""
+        if self._manager.device_type == "cpu":
+            return []
         last_resort = sorted(
             {leaf.op_name for site in self._manager.sites() for leaf in site.leaves() if _last_resort(leaf)}
         )
-        if not last_resort or self._manager.device_type == "cpu":
+        if not last_resort:
             return []
         wanted = dict.fromkeys((*self._manager.policy.prefer, "native"))
         wanted.pop("reference", None)

@@ -8,12 +8,25 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from sglang_fl.bridges import find_bridge
+from sglang_fl.bridges.bridge import Bridge
 from sglang_fl.layers import unbound
 from sglang_fl.seam import find_seam
 
 
 def native_method(op_name: str, sizes: Mapping[str, int], dtype: Any, device: str) -> tuple[Any, Callable[..., Any]]:
-    """For the entry-point group ``fl_dispatch.native``.
+    """For the entry-point group ``fl_dispatch.native``; arguments and errors are those of ``native_layer``.
+
+    Returns:
+        a layer, and SGLang's method of it as a function of the layer with the operator's standard signature.
+    """
+    layer, bridge, method = native_layer(op_name, sizes, dtype, device)
+    return layer, bridge.standard(unbound(method))
+
+
+def native_layer(
+    op_name: str, sizes: Mapping[str, int], dtype: Any, device: str
+) -> tuple[Any, Bridge, Callable[..., Any]]:
+    """A layer of SGLang's for one operator, not bound by us.
 
     Args:
         op_name: a standard operator.
@@ -22,7 +35,7 @@ def native_method(op_name: str, sizes: Mapping[str, int], dtype: Any, device: st
         device: where they lie.
 
     Returns:
-        a layer, and SGLang's method of it as a function of the layer with the operator's standard signature.
+        the layer, our bridge of its class, and the method that SGLang would run.
 
     Raises:
         LookupError: SGLang has no layer for the operator that we know.
@@ -44,7 +57,7 @@ def native_method(op_name: str, sizes: Mapping[str, int], dtype: Any, device: st
     if bridge is None or bridge.outside(layer) is not None:
         raise LookupError(f"SGLang's {type(layer).__name__} is not {op_name} here")
     method = layer._forward_method if layer._forward_method is not None else layer._resolve_forward_method()
-    return layer, bridge.standard(unbound(method))
+    return layer, bridge, method
 
 
 def _layer(op_name: str, sizes: Mapping[str, int], dtype: Any) -> Any:

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from fl_dispatch.discovery import VendorRecord, discover, installed_vendors
-from fl_dispatch.errors import ConfigError, did_you_mean
+from fl_dispatch.errors import ConfigError, closest, did_you_mean
 from fl_dispatch.facts import default_device_type, facts_for, unavailable_reason
 from fl_dispatch.policy import SelectionPolicy
 from fl_dispatch.registry import OpRegistry
@@ -46,8 +46,8 @@ def registered(name: str) -> tuple[OpRegistry, VendorRecord | None]:
     installed = installed_vendors()
     known = (*sorted(installed), *BUILT_IN)
     if name not in known:
-        close = did_you_mean(name, known)
-        hint = f"; {close}" if close.startswith("did") else "."
+        close = closest(name, known)
+        hint = "." if close is None else f"; did you mean {close!r}?"
         raise ConfigError(
             f"no vendor {name!r} is installed; there are: {', '.join(known)}{hint} "
             "A vendor is an entry point of the group fl_dispatch.vendors: `pip install -e .` in its folder makes it known"
