@@ -56,25 +56,17 @@ class Group:
         return "SGLANG_FL_" if self.framework == "sglang" else "VLLM_FL_"
 
 
-def _engines(tuned: str | None, vendor: bool = True) -> dict[str, Mapping[str, str] | None]:
-    found: dict[str, Mapping[str, str] | None] = {"native": None, "native again": None}
-    if tuned is not None:
-        found["tuned"] = {"CONFIG": tuned}
-    if vendor:
-        found["vendor"] = {"PREFER": "vendor"}
-    return {**found, "flagos": {}}
+def _engines(tuned: str | None) -> dict[str, Mapping[str, str] | None]:
+    policy: dict[str, Mapping[str, str] | None] = {} if tuned is None else {"tuned": {"CONFIG": tuned}}
+    return {"native": None, "native again": None, **policy, "vendor": {"PREFER": "vendor"}, "flagos": {}}
 
 
 GROUPS: dict[str, Group] = {
     "CUDA graphs": Group("sglang", _engines("fl-tuned.yaml"), JOBS),
     "eager": Group("sglang", _engines("fl-tuned-eager.yaml"), EAGER_JOBS, ("--eager",)),
     "piecewise CUDA graphs": Group("sglang", _engines(None), JOBS, ("--piecewise",)),
-    # vLLM compiled is measured with the policy tuned for SGLang too, which leaves all layers to vLLM: what Inductor makes of its
-    # methods is not among the figures that a policy for vLLM is chosen from.
-    "vLLM compiled": Group(
-        "vllm", {**_engines("fl-tuned-vllm.yaml", vendor=False), "tuned for SGLang": {"CONFIG": "fl-tuned.yaml"}}, JOBS
-    ),
-    "vLLM eager": Group("vllm", _engines("fl-tuned-vllm-eager.yaml", vendor=False), EAGER_JOBS, ("--eager",)),
+    "vLLM compiled": Group("vllm", _engines("fl-tuned-vllm.yaml"), JOBS),
+    "vLLM eager": Group("vllm", _engines("fl-tuned-vllm-eager.yaml"), EAGER_JOBS, ("--eager",)),
 }
 DISTRIBUTIONS = (
     "torch",
@@ -169,6 +161,7 @@ def run_group(name: str, arguments: Any) -> bool:
         f"{''.join(f'; {text}' for text in turns)}.",
         "versions": version,
         "groups": {},
+        "turns": {},
         "choices": {},
         "failed": {},
         "problems": [],
@@ -193,7 +186,11 @@ def run_group(name: str, arguments: Any) -> bool:
         result["policies"] = {engine: file.name for engine, file in files.items()}
         write()
         if engines:
-            write(measure(engines, arguments.rounds, group.jobs, arguments.seconds, write, result["failed"]))
+            write(
+                measure(
+                    engines, arguments.rounds, group.jobs, arguments.seconds, write, result["failed"], result["turns"]
+                )
+            )
     finally:
         stop_all(engines)
     print(table(result), flush=True)

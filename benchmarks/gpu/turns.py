@@ -18,6 +18,7 @@ def measure(
     seconds: float = math.inf,
     after_round: Callable[[Rates], None] = lambda rates: None,
     failed: dict[str, str] | None = None,
+    every_turn: Rates | None = None,
 ) -> Rates:
     """Tokens a second by job and engine, in every round; the order of the engines alternates from turn to turn.
 
@@ -28,6 +29,7 @@ def measure(
         seconds: the round that passes them is the last.
         after_round: called with the rates so far.
         failed: engine to reason; without it an engine that dies is an error.
+        every_turn: takes the rate of each turn as well, of jobs that have several in a round.
     """
     rates: Rates = {job: {engine.name: [] for engine in engines} for job in jobs}
 
@@ -75,8 +77,11 @@ def measure(
                 forward = (number // job.every + turn) % 2 == 0
                 for engine in list(engines if forward else engines[::-1]):
                     rate = attempt(alone, engine, job)
-                    if rate is not None:
-                        best[engine.name] = max(rate, best.get(engine.name, rate))
+                    if rate is None:
+                        continue
+                    best[engine.name] = max(rate, best.get(engine.name, rate))
+                    if every_turn is not None and job.turns > 1:
+                        every_turn.setdefault(name, {}).setdefault(engine.name, []).append(round(rate, 2))
             for engine in engines:
                 rates[name][engine.name].append(best[engine.name])
         if not engines:

@@ -111,8 +111,10 @@ def test_the_fastest_of_an_engines_turns_counts_and_the_engines_take_them_in_alt
     times = {"native": iter([9.0, 4.0, 2.0, 3.0]), "ours": iter([9.0, 1.0, 5.0, 8.0])}
     for fake in fakes:
         fake.seconds = lambda name=fake.name: next(times[name])
-    rates = turns.measure(fakes, 1, {"decode": figures.Job(1, 8, 4, "new", turns=3)})
+    every_turn: figures.Rates = {}
+    rates = turns.measure(fakes, 1, {"decode": figures.Job(1, 8, 4, "new", turns=3)}, every_turn=every_turn)
     assert rates == {"decode": {"native": [2.0], "ours": [4.0]}}
+    assert every_turn == {"decode": {"native": [1.0, 2.0, 1.33], "ours": [4.0, 0.8, 0.5]}}
     after_warming_up = [name for name, _ in fakes[0]._calls][2:]
     assert after_warming_up == ["native", "ours", "ours", "native", "native", "ours"]
 

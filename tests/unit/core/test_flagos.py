@@ -19,6 +19,12 @@ import torch
 from torch.nn.functional import gelu, silu
 __version__ = "5.0.2"
 calls = []
+def swiglu(x, quantizer=None):
+    calls.append(("swiglu", x))
+    return "from swiglu"
+def geglu(x, quantizer=None):
+    calls.append(("geglu", x))
+    return "from geglu"
 def silu_and_mul_out(A, B, out):
     calls.append(("silu_and_mul_out", A.shape, B.shape))
     out.copy_(silu(A) * B)
@@ -92,8 +98,8 @@ def test_whatever_its_import_raises_is_a_reason_in_one_line(gems, source, found)
 def test_another_package_of_that_name_is_a_reason(gems):
     gems("__version__ = '0.1'\ndef rms_norm(): pass")
     assert reason() == (
-        "the installed flag_gems (0.1) has no silu_and_mul_out, gelu_and_mul, fused_add_rms_norm, apply_rotary_pos_emb; "
-        "FlagGems 5.0.2 or newer is needed"
+        "the installed flag_gems (0.1) has no swiglu, silu_and_mul_out, geglu, gelu_and_mul, "
+        "fused_add_rms_norm, apply_rotary_pos_emb; FlagGems 5.0.2 or newer is needed"
     )
 
 
@@ -143,6 +149,46 @@ def test_functions_get_the_arguments_they_are_documented_with(gems):
         ("gelu_and_mul", "tanh"),
         ("rms_norm", (64,), 1e-4),
     ]
+
+
+class OnCuda:
+    """A tensor of a GPU, as far as the choice of a function looks at it."""
+
+    is_cuda = True
+
+    def __init__(self, device=0, elements=64):
+        self._device, self._elements = device, elements
+
+    def numel(self):
+        return self._elements
+
+    def get_device(self):
+        return self._device
+
+    def chunk(self, parts, dim):
+        halves = torch.randn(3, 64).chunk(parts, dim=dim)
+        self.new_empty = halves[0].new_empty
+        return halves
+
+
+@pytest.mark.parametrize(("operator", "function"), [("silu_and_mul", "swiglu"), ("gelu_tanh_and_mul", "geglu")])
+def test_on_the_current_gpu_an_activation_is_one_call_on_whole_rows(gems, monkeypatch, operator, function):
+    gems(FUNCTIONS)
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 1)
+    x = OnCuda(device=1)
+    assert impls()[operator].fn(None, x) == f"from {function}"
+    assert sys.modules["flag_gems"].calls == [(function, x)]
+
+
+@pytest.mark.parametrize("x", [OnCuda(device=0), OnCuda(device=1, elements=2**31)], ids=["another GPU", "64 bits"])
+@pytest.mark.parametrize(
+    ("operator", "function"), [("silu_and_mul", "silu_and_mul_out"), ("gelu_tanh_and_mul", "gelu_and_mul")]
+)
+def test_where_whole_rows_would_go_wrong_the_halves_are_taken(gems, monkeypatch, x, operator, function):
+    gems(FUNCTIONS)
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 1)
+    assert impls()[operator].fn(None, x).shape == (3, 32)
+    assert [call[0] for call in sys.modules["flag_gems"].calls] == [function]
 
 
 def test_the_fused_norm_returns_what_it_overwrote(gems):

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import dataclasses
 import threading
 from collections.abc import Callable
@@ -11,7 +12,7 @@ from typing import Any
 import pytest
 import torch
 
-from fl_dispatch.testing.case import CheckFailed, Target
+from fl_dispatch.testing.case import CheckFailed, NotApplicable, Target
 from fl_dispatch.testing.checks import mutation, repeats, shapes
 from fl_dispatch.testing.vendors import find
 
@@ -112,3 +113,33 @@ def test_of_inputs_with_gaps_the_results_may_have_some_too(silu: Target) -> None
     check = next(case for case in shapes.cases(with_function(silu, padded)) if case.variant == "real-float32")
     assert check.run()["calls"] > 0
     assert set(seen) == {True, False}
+
+
+def fake_check(target: Target) -> Any:
+    return next(case for case in shapes.cases(target) if case.variant == "fake-float32")
+
+
+def test_what_a_trace_takes_the_results_to_be_is_compared_with_what_a_call_gives(silu: Target) -> None:
+    right = silu.impl.fn
+
+    def other_dtype(obj: Any, x: torch.Tensor) -> torch.Tensor:
+        out: torch.Tensor = right(obj, x)
+        return out.double() if torch.compiler.is_dynamo_compiling() else out
+
+    assert fake_check(silu).run()["calls"] > 0
+    with pytest.raises(CheckFailed, match=r"a trace sees float64\[.*\]@cpu, a call returns float32\["):
+        fake_check(with_function(silu, other_dtype)).run()
+
+
+def test_a_kernel_is_never_handed_the_address_of_a_tensor_without_memory(silu: Target) -> None:
+    right, seen = silu.impl.fn, []
+
+    def kernel(obj: Any, x: torch.Tensor) -> torch.Tensor:
+        ctypes.memmove(x.data_ptr(), x.data_ptr(), x.nbytes)
+        seen.append(type(x))
+        out: torch.Tensor = right(obj, x)
+        return out
+
+    with pytest.raises(NotApplicable, match="for the check compile to judge: torch.compile raised"):
+        fake_check(with_function(silu, kernel)).run()
+    assert set(seen) == {torch.Tensor}

@@ -187,3 +187,24 @@ def test_a_vendor_that_is_not_there_is_told_with_those_that_are_once() -> None:
         find("zzz")
     assert str(caught.value).count("reference") == 1
     assert "there are: " in str(caught.value)
+
+
+LOSING = """def pytest_configure(config):
+    from fl_dispatch.testing import lost
+    lost.answers = lambda device: False
+"""
+
+
+def test_after_a_fault_that_ends_the_use_of_the_device_the_rest_is_not_called_failed(
+    tmp_path: Path, installed: Installed
+) -> None:
+    (tmp_path / "conftest.py").write_text(LOSING, encoding="utf-8")
+    arguments = ("--fl-vendor", "fault_off_by_a_tenth", "--fl-operator", "silu_and_mul", "-q", "-rs")
+    run = run_pytest(tmp_path, *arguments, path=(installed("planted-faults"),))
+    assert run.status == 1
+    assert len(run.failed("fault_off_by_a_tenth")) == 1, run.output
+    (first,) = run.failed("fault_off_by_a_tenth")
+    assert len(run.names("fault_off_by_a_tenth", "unavailable")) > 20
+    assert re.search(
+        rf"cannot be used here: cpu cannot be used in this process any more since \S+-{first} failed", run.output
+    )

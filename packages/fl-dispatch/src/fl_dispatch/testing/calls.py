@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from types import SimpleNamespace
@@ -38,7 +39,7 @@ class Layer(torch.nn.Module):
                 setattr(self, name, value)
 
 
-def compiled(fn: Callable[..., Any], layer: Layer, backend: str) -> Callable[..., Any]:
+def compiled(fn: Callable[..., Any], layer: Layer, backend: Any) -> Callable[..., Any]:
     """The function under ``torch.compile`` as one graph, for calls without the layer."""
 
     # A function, and no functools.partial, which Dynamo calls without looking into it.
@@ -46,6 +47,26 @@ def compiled(fn: Callable[..., Any], layer: Layer, backend: str) -> Callable[...
         return fn(layer, *args, **kwargs)
 
     return torch.compile(call, fullgraph=True, backend=backend)
+
+
+def run_compiled(graph: Callable[..., Any], sample: Sample, dtype: str) -> Results:
+    """The results of what ``compiled`` gave for a copied sample; what it raises is a failed check."""
+    # Each in a buffer of its own: for inputs that share one and are written to, torch.compile fixes the size of the buffer
+    # and fails at other token counts (torch 2.11), whatever the operator. In a model's graph they are no inputs.
+    arguments = [value.clone() if isinstance(value, torch.Tensor) else value for value in sample.args]
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # torch's own, about itself
+            return as_results(graph(*arguments, **sample.kwargs))
+    except Exception as error:
+        first = next((line for line in str(error).splitlines() if line.strip()), "")
+        raise CheckFailed(
+            f"torch.compile raised {type(error).__name__}: {first}",
+            described(sample, dtype),
+            {
+                "hint": "without traceable=True and with reads declared, it becomes an opaque operator that is not traced"
+            },
+        ) from error
 
 
 Labelled = tuple[tuple[str, Sample], ...]

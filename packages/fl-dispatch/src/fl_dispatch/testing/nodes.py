@@ -57,12 +57,14 @@ class ConformanceItem(pytest.Item):
         """Carry the check out."""
         import torch
 
+        from fl_dispatch.testing import lost
         from fl_dispatch.testing.state import TorchState
 
         target = self.case.target
-        if target is not None and target.unavailable is not None:
-            self.found.update(unavailable=target.unavailable)
-            pytest.skip(f"{target.impl.impl_id} cannot be used here: {target.unavailable}")
+        unavailable = None if target is None else target.unavailable or lost.reason(target.device)
+        if target is not None and unavailable is not None:
+            self.found.update(unavailable=unavailable)
+            pytest.skip(f"{target.impl.impl_id} cannot be used here: {unavailable}")
         # More threads than the small inputs are worth only wait for each other.
         threads, state = torch.get_num_threads(), TorchState.now()
         torch.set_num_threads(1)
@@ -72,6 +74,10 @@ class ConformanceItem(pytest.Item):
         except NotApplicable as reason:
             self.found.update(not_applicable=str(reason))
             pytest.skip(f"{self.case.name}: {reason}")
+        except Exception:
+            if target is not None:
+                lost.after_failure(target.device, self.case.name)
+            raise
         finally:
             torch.set_num_threads(threads)
             state.restore()  # what a vendor changes is for the check that looks at it, not for later ones

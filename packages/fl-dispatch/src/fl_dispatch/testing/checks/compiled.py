@@ -3,16 +3,14 @@
 
 from __future__ import annotations
 
-import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from functools import partial
-from typing import Any
 
 import torch
 
 from fl_dispatch.compiled import compile_refusal, compiled_call
 from fl_dispatch.ops.spec import Sample
-from fl_dispatch.testing.calls import Layer, as_results, compiled, copied, described, run
+from fl_dispatch.testing.calls import Layer, compiled, copied, described, run, run_compiled
 from fl_dispatch.testing.case import Case, CheckFailed, Figures, NotApplicable, Target
 from fl_dispatch.testing.families import sized_samples
 from fl_dispatch.testing.judge import Worst, compare
@@ -55,7 +53,7 @@ def _check(target: Target) -> Figures:
             fresh = list(sized_samples(target.spec, dtype, target.device, target.seed + tokens, tokens))[index]
             call = Sample(fresh.label, sample.obj, fresh.args, fresh.kwargs)
             eager = run(target, copied(call)[0], dtype)
-            compare(target.spec, dtype, call, _run(graph, call, dtype), worst, want=eager)
+            compare(target.spec, dtype, call, run_compiled(graph, copied(call)[0], dtype), worst, want=eager)
         graphs = max(graphs, counters["stats"]["unique_graphs"])
         if graphs > 2:
             raise CheckFailed(f"was compiled {graphs} times for {len(_TOKENS)} token counts", described(sample, dtype))
@@ -63,23 +61,3 @@ def _check(target: Target) -> Figures:
     if not worst.calls:
         raise NotApplicable(next(iter(refusals), "the kit has no calls of models' sizes for this operator"))
     return {"backend": target.compile_backend, "graphs": graphs, **worst.as_figures()}
-
-
-def _run(graph: Callable[..., Any], sample: Sample, dtype: str) -> tuple[torch.Tensor, ...]:
-    given, _ = copied(sample)
-    # Each in a buffer of its own: for inputs that share one and are written to, torch.compile fixes the size of the buffer
-    # and fails at other token counts (torch 2.11), whatever the operator. In a model's graph they are no inputs.
-    arguments = [value.clone() if isinstance(value, torch.Tensor) else value for value in given.args]
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # torch's own, about itself
-            return as_results(graph(*arguments, **given.kwargs))
-    except Exception as error:
-        first = next((line for line in str(error).splitlines() if line.strip()), "")
-        raise CheckFailed(
-            f"torch.compile raised {type(error).__name__}: {first}",
-            described(sample, dtype),
-            {
-                "hint": "without traceable=True and with reads declared, it becomes an opaque operator that is not traced"
-            },
-        ) from error
