@@ -155,9 +155,11 @@ class OnCuda:
     """A tensor of a GPU, as far as the choice of a function looks at it."""
 
     is_cuda = True
+    dtype = torch.bfloat16
 
-    def __init__(self, device=0, elements=64):
-        self._device, self._elements = device, elements
+    def __init__(self, rows=3, device=1, elements=None):
+        self.shape = torch.Size((rows, 2048))
+        self._device, self._elements = device, elements or rows * 2048
 
     def numel(self):
         return self._elements
@@ -171,24 +173,63 @@ class OnCuda:
         return halves
 
 
-@pytest.mark.parametrize(("operator", "function"), [("silu_and_mul", "swiglu"), ("gelu_tanh_and_mul", "geglu")])
-def test_on_the_current_gpu_an_activation_is_one_call_on_whole_rows(gems, monkeypatch, operator, function):
-    gems(FUNCTIONS)
+@pytest.fixture
+def gpu(monkeypatch):
+    """The current device is 1; what it holds is whether a stream is being captured."""
+    state = SimpleNamespace(capturing=False)
     monkeypatch.setattr(torch.cuda, "current_device", lambda: 1)
-    x = OnCuda(device=1)
-    assert impls()[operator].fn(None, x) == f"from {function}"
-    assert sys.modules["flag_gems"].calls == [(function, x)]
+    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: state.capturing)
+    return state
 
 
-@pytest.mark.parametrize("x", [OnCuda(device=0), OnCuda(device=1, elements=2**31)], ids=["another GPU", "64 bits"])
+def called():
+    calls = [call[0] for call in sys.modules["flag_gems"].calls]
+    sys.modules["flag_gems"].calls.clear()
+    return calls
+
+
+GATED = [("silu_and_mul", "swiglu", "silu_and_mul_out"), ("gelu_tanh_and_mul", "geglu", "gelu_and_mul")]
+
+
+@pytest.mark.parametrize(("operator", "whole", "halves"), GATED)
+def test_eager_calls_take_whole_rows_and_graphs_of_few_rows_the_halves(gems, gpu, operator, whole, halves):
+    gems(FUNCTIONS)
+    impl, few, many = impls()[operator], OnCuda(rows=64), OnCuda(rows=4096)
+    assert impl.fn(None, few) == f"from {whole}"
+    assert called() == [halves, whole]  # the first call of a shape has both compiled
+    assert impl.fn(None, OnCuda(rows=64)) == f"from {whole}"
+    assert called() == [whole]
+    impl.fn(None, many)
+    assert called() == [whole]
+    gpu.capturing = True
+    assert impl.fn(None, OnCuda(rows=64)).shape == (3, 32)
+    assert called() == [halves]
+    assert impl.fn(None, many) == f"from {whole}"
+    assert called() == [whole]
+
+
+@pytest.mark.parametrize(("operator", "whole", "halves"), GATED)
+def test_a_capture_runs_nothing_that_no_call_before_it_had_compiled(gems, gpu, operator, whole, halves):
+    gems(FUNCTIONS)
+    impl = impls()[operator]
+    impl.fn(None, OnCuda(rows=64))
+    called()
+    gpu.capturing = True
+    other = OnCuda(rows=64)
+    other.dtype = torch.float16
+    for x in (OnCuda(rows=65), other):
+        assert impl.fn(None, x) == f"from {whole}"
+        assert called() == [whole]
+
+
 @pytest.mark.parametrize(
-    ("operator", "function"), [("silu_and_mul", "silu_and_mul_out"), ("gelu_tanh_and_mul", "gelu_and_mul")]
+    "x", [torch.randn(3, 64), OnCuda(device=0), OnCuda(elements=2**31)], ids=["no GPU", "another GPU", "64 bits"]
 )
-def test_where_whole_rows_would_go_wrong_the_halves_are_taken(gems, monkeypatch, x, operator, function):
+@pytest.mark.parametrize(("operator", "whole", "halves"), GATED)
+def test_where_whole_rows_would_go_wrong_the_halves_are_taken(gems, gpu, x, operator, whole, halves):
     gems(FUNCTIONS)
-    monkeypatch.setattr(torch.cuda, "current_device", lambda: 1)
     assert impls()[operator].fn(None, x).shape == (3, 32)
-    assert [call[0] for call in sys.modules["flag_gems"].calls] == [function]
+    assert called() == [halves]
 
 
 def test_the_fused_norm_returns_what_it_overwrote(gems):

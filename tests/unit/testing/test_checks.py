@@ -140,6 +140,6 @@ def test_a_kernel_is_never_handed_the_address_of_a_tensor_without_memory(silu: T
         out: torch.Tensor = right(obj, x)
         return out
 
-    with pytest.raises(NotApplicable, match="for the check compile to judge: torch.compile raised"):
+    with pytest.raises(NotApplicable, match=r"for the check compile to judge: torch\.compile raised"):
         fake_check(with_function(silu, kernel)).run()
     assert set(seen) == {torch.Tensor}
