@@ -17,6 +17,8 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, TextIO
 
+from placement import Placement, pin
+
 HERE = Path(__file__).resolve().parent
 START_SECONDS = 240.0
 ANSWER_SECONDS = 180.0
@@ -166,6 +168,10 @@ class Engine:
     def resume(self) -> None:
         """Let them run."""
         self._signal(signal.SIGCONT)
+
+    def place(self, placement: Placement) -> None:
+        """Move its threads to their CPUs."""
+        pin(self._process.pid, placement)
 
     def _signal(self, number: signal.Signals) -> None:
         with contextlib.suppress(ProcessLookupError, PermissionError):

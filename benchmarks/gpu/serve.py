@@ -14,6 +14,7 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import datetime
+import functools
 import json
 import os
 import re
@@ -27,6 +28,7 @@ from typing import Any
 import yaml
 from engines import Engine, all_ready, exit_on_terminate, framework_variables, stop_all
 from figures import EAGER_JOBS, JOBS, Job, Rates, interval, table
+from placement import choose, cpu_times, stolen_share
 from policies import not_as_tuned, policy_file, printed_table
 from turns import measure
 
@@ -146,6 +148,15 @@ def start_group(name: str, arguments: Any, failed: dict[str, str]) -> tuple[list
         raise
 
 
+def place(result: dict[str, Any], engines: Sequence[Engine]) -> None:
+    """Move the threads of all engines to the same CPUs, where there are enough, and say so in the result."""
+    placement = choose(os.sched_getaffinity(0))
+    if placement is not None:
+        result["setting"] += f" CPUs: {placement}."
+        for engine in engines:
+            engine.place(placement)
+
+
 def run_group(name: str, arguments: Any) -> bool:
     """Start, measure, check and write one group; True if nothing is missing or wrong."""
     group = GROUPS[name]
@@ -186,11 +197,19 @@ def run_group(name: str, arguments: Any) -> bool:
         result["policies"] = {engine: file.name for engine, file in files.items()}
         write()
         if engines:
-            write(
-                measure(
-                    engines, arguments.rounds, group.jobs, arguments.seconds, write, result["failed"], result["turns"]
-                )
+            before = cpu_times()
+            rates = measure(
+                engines,
+                arguments.rounds,
+                group.jobs,
+                arguments.seconds,
+                write,
+                result["failed"],
+                every_turn=result["turns"],
+                warmed_up=functools.partial(place, result),
             )
+            result["stolen"] = round(stolen_share(before, cpu_times()), 4)
+            write(rates)
     finally:
         stop_all(engines)
     print(table(result), flush=True)

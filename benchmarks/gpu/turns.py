@@ -19,6 +19,7 @@ def measure(
     after_round: Callable[[Rates], None] = lambda rates: None,
     failed: dict[str, str] | None = None,
     every_turn: Rates | None = None,
+    warmed_up: Callable[[list[Engine]], None] = lambda engines: None,
 ) -> Rates:
     """Tokens a second by job and engine, in every round; the order of the engines alternates from turn to turn.
 
@@ -30,6 +31,7 @@ def measure(
         after_round: called with the rates so far.
         failed: engine to reason; without it an engine that dies is an error.
         every_turn: takes the rate of each turn as well, of jobs that have several in a round.
+        warmed_up: called once, between warming up and the first turn.
     """
     rates: Rates = {job: {engine.name: [] for engine in engines} for job in jobs}
 
@@ -65,6 +67,7 @@ def measure(
             attempt(lambda engine, job: engine.ask({**job.message(), "repeat": 1}), engine, job)
         for engine in list(engines):
             attempt(lambda engine, job: engine.seconds(), engine, job)
+    warmed_up(engines)
     for engine in engines:
         engine.pause()
     started = time.monotonic()

@@ -112,8 +112,16 @@ def test_the_fastest_of_an_engines_turns_counts_and_the_engines_take_them_in_alt
     for fake in fakes:
         fake.seconds = lambda name=fake.name: next(times[name])
     every_turn: figures.Rates = {}
-    rates = turns.measure(fakes, 1, {"decode": figures.Job(1, 8, 4, "new", turns=3)}, every_turn=every_turn)
+    warmed: list[int] = []
+    rates = turns.measure(
+        fakes,
+        1,
+        {"decode": figures.Job(1, 8, 4, "new", turns=3)},
+        every_turn=every_turn,
+        warmed_up=lambda _: warmed.append(len(fakes[0]._calls)),
+    )
     assert rates == {"decode": {"native": [2.0], "ours": [4.0]}}
+    assert warmed == [2]
     assert every_turn == {"decode": {"native": [1.0, 2.0, 1.33], "ours": [4.0, 0.8, 0.5]}}
     after_warming_up = [name for name, _ in fakes[0]._calls][2:]
     assert after_warming_up == ["native", "ours", "ours", "native", "native", "ours"]
@@ -215,6 +223,15 @@ def test_the_table_has_ratios_of_the_same_round_and_names_what_is_below_native()
     assert "g, 3 rounds:" in text
     assert "Whole interval below native: decode, slow: 0.900 ± 0.000." in text
     assert "x is missing, died" in text
+
+
+def test_what_native_again_shows_as_well_is_not_called_below_native() -> None:
+    rates = {"native": [100.0, 100.0], "native again": [97.0, 99.0], "tuned": [99.0, 99.0], "slow": [70.0, 70.0]}
+    assert figures.below({"decode": rates}) == ["decode, slow: 0.700 ± 0.000"]
+    text = figures.table(
+        {"date": "d", "command": "c", "setting": "s", "groups": {"g": {"decode": rates}}, "choices": {}}
+    )
+    assert "Whole interval below native and its spread against native again: decode, slow: 0.700 ± 0.000." in text
 
 
 def test_a_table_whose_native_engine_died_says_with_what_the_others_are_compared() -> None:

@@ -1,0 +1,107 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The GPU benchmark's division of CPUs: which share a core, which thread is the busiest, and where threads are afterwards."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+GPU = Path(__file__).parents[2] / "benchmarks" / "gpu"
+sys.path.append(str(GPU))  # at the end: its names must hide no module of other tests
+try:
+    import placement
+finally:
+    sys.path.remove(str(GPU))
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="threads are placed on Linux only")
+
+BUSY_AND_IDLE = """
+import os, threading, time
+idle = threading.Thread(target=time.sleep, args=(60,), daemon=True)
+idle.start()
+child = os.fork()
+if not child:
+    time.sleep(60)
+end = time.perf_counter() + 0.3
+while time.perf_counter() < end:
+    pass
+print(threading.get_native_id(), idle.native_id, child, flush=True)
+time.sleep(60)
+"""
+
+
+def speeds(shared: dict[int, float], alone: int = 1000) -> placement.speed:
+    def speed(cpu: int, beside: int | None = None, seconds: float = 0.05) -> int:
+        return round(alone * (1.0 if beside is None else shared.get(beside, 0.97)))
+
+    return speed
+
+
+def test_the_cpu_that_shares_a_core_with_the_busiest_is_left_empty(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(placement, "speed", speeds({3: 0.55}))
+    chosen = placement.choose(range(8))
+    assert chosen == placement.Placement(2, frozenset({0, 1, 4, 5, 6, 7}), frozenset({3}))
+    assert str(chosen) == (
+        "the busiest thread of each engine on CPU 2 (left empty for it: 3), the others on 0, 1, 4, 5, 6, 7"
+    )
+
+
+def test_where_every_cpu_seems_to_share_none_is_left_empty(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(placement, "speed", speeds(dict.fromkeys(range(8), 0.5)))
+    assert placement.choose(range(8)) == placement.Placement(2, frozenset({0, 1, 3, 4, 5, 6, 7}))
+
+
+def test_few_cpus_are_not_divided() -> None:
+    assert placement.choose(range(placement.LEAST - 1)) is None
+
+
+def test_the_speed_of_a_cpu_is_counted_there_and_nothing_is_left_running() -> None:
+    cpu = min(os.sched_getaffinity(0))
+    alone, beside = placement.speed(cpu, seconds=0.02), placement.speed(cpu, beside=cpu, seconds=0.02)
+    assert 0 < beside < alone
+    children = Path(f"/proc/{os.getpid()}/task/{os.getpid()}/children").read_text().split()
+    assert not [child for child in children if "sched_setaffinity" in Path(f"/proc/{child}/cmdline").read_text()]
+
+
+@pytest.fixture
+def group() -> Iterator[tuple[int, list[int]]]:
+    """A process group with a busy main thread, an idle thread and an idle child: its number, and the three."""
+    process = subprocess.Popen(
+        [sys.executable, "-c", BUSY_AND_IDLE], stdout=subprocess.PIPE, text=True, process_group=0
+    )
+    assert process.stdout is not None
+    try:
+        yield process.pid, list(map(int, process.stdout.readline().split()))
+    finally:
+        os.killpg(process.pid, 9)
+        process.wait()
+        process.stdout.close()
+
+
+def test_the_busiest_thread_of_a_group_gets_its_cpu_and_all_others_theirs(group: tuple[int, list[int]]) -> None:
+    number, (busy, idle, child) = group
+    assert set(placement.processes(number)) == {number, child}
+    first, *rest = sorted(os.sched_getaffinity(0))
+    others = frozenset(rest or [first])
+    placement.pin(number, placement.Placement(first, others))
+    assert os.sched_getaffinity(busy) == {first}
+    assert os.sched_getaffinity(idle) == os.sched_getaffinity(child) == others
+
+
+def test_a_group_that_is_gone_is_no_error() -> None:
+    process = subprocess.Popen([sys.executable, "-c", ""], process_group=0)
+    process.wait()
+    placement.pin(process.pid, placement.Placement(0, frozenset({0})))
+
+
+def test_the_stolen_share_is_that_of_all_cpu_time() -> None:
+    before = placement.cpu_times()
+    time.sleep(0.05)
+    assert 0.0 <= placement.stolen_share(before, placement.cpu_times()) <= 1.0
+    assert placement.stolen_share([0] * 10, [50, 0, 20, 10, 0, 0, 0, 20, 50, 0]) == 0.2
