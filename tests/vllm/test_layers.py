@@ -294,9 +294,10 @@ def test_an_unsupported_version_stops_with_the_tested_range(version: str, monkey
         vllm_fl_adapter.load_plugin()
 
 
-def test_a_version_before_the_tested_ones_whose_places_are_known_is_untested_and_starts() -> None:
-    assert not versions.too_old("0.25.1")
-    assert "not a version vllm-fl-adapter was tested with" in str(versions.verdict("0.25.1"))
+def test_a_version_between_the_tested_ones_is_untested_and_starts() -> None:
+    assert versions.verdict("0.25.1") is None
+    assert not versions.too_old("0.26.0")
+    assert "not a version vllm-fl-adapter was tested with" in str(versions.verdict("0.26.0"))
 
 
 def test_the_hash_that_names_cached_graphs_depends_on_the_fingerprint() -> None:

@@ -6,10 +6,10 @@ from __future__ import annotations
 import re
 from importlib.metadata import PackageNotFoundError, version
 
-#: Run end to end, see docs/vllm.md for what was run with which.
-TESTED_VERSIONS = ("0.27.1", "0.29.0", "0.32.0")
+#: Run end to end, see docs/vllm.md for what was run with which. 0.25.1 on a GPU only.
+TESTED_VERSIONS = ("0.25.1", "0.27.1", "0.29.0", "0.32.0")
 
-#: The oldest whose places for replaced layers were looked at; what is older is refused.
+#: What is older is refused.
 OLDEST_VERSION = "0.25.1"
 
 #: vLLM's own, and the names its CPU build is published under.
