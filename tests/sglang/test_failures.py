@@ -51,6 +51,16 @@ def test_wrong_setting_keeps_the_engine_from_starting(tmp_path: Path) -> None:
     assert "sglang-fl refuses to start: SGLANG_FL_PREFER: unknown selection token 'referense'" in run.error()
 
 
+def test_an_implementation_that_nothing_has_is_refused_before_a_worker_starts(tmp_path: Path) -> None:
+    run = serve(tmp_path, {"SGLANG_FL_PER_OP": "rms_norm=impl:vendor.nowhere|reference"})
+    assert run.status != 0
+    assert run.tokens is None
+    message = run.error()
+    assert "ConfigError: token 'impl:vendor.nowhere': no implementation of operator 'rms_norm' has this id" in message
+    assert "a policy of `fl-dispatch tune` names what was installed where it was made" in message
+    assert "Load weight begin" not in run.log
+
+
 WRONG_SETTINGS = {
     "operator": ("SGLANG_FL_PER_OP", "rmsnorm=reference", "unknown operator 'rmsnorm'; did you mean 'rms_norm'?"),
     "vendor": ("SGLANG_FL_PREFER", "vendor:my_chop", "no installed vendor is named 'my_chop'"),

@@ -3,12 +3,24 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from sample_wheels import record
-from vllm_engine import CALLS_PER_FORWARD, ONE_PROCESS, OUR_PLATFORM, WANTED, Run, eager_rows, generate, serve
+from vllm_engine import (
+    CALLS_PER_FORWARD,
+    ONE_PROCESS,
+    OUR_PLATFORM,
+    WANTED,
+    Run,
+    eager_rows,
+    environment,
+    generate,
+    serve,
+)
 
 pytestmark = [pytest.mark.vllm, pytest.mark.timeout(900)]
 
@@ -158,3 +170,17 @@ def test_norms_left_to_vllm_are_served_through_vllm_ir_where_its_order_names_us(
     for label, places in (("vllm.ir.rms_norm", 1), ("vllm.ir.fused_add_rms_norm", 4)):
         counts = (places * run.forwards, 0) if eager else (0, places)
         assert rows[label] == ("rms_norm", "reference", label, 1, *counts)
+
+
+def test_an_implementation_that_nothing_has_is_refused_when_the_plug_in_is_loaded() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", "import vllm_fl_adapter; vllm_fl_adapter.load_plugin()"],
+        env=environment({"VLLM_FL_PER_OP": "rms_norm=impl:vendor.nowhere|reference"}),
+        capture_output=True,
+        text=True,
+        timeout=280,
+        check=False,
+    )
+    assert done.returncode == 1
+    wanted = "ConfigError: token 'impl:vendor.nowhere': no implementation of operator 'rms_norm' has this id"
+    assert wanted in done.stderr

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""In the launcher, when SGLang's arguments are known: say where SGLang will start workers without any plug-in."""
+"""In the launcher, when SGLang's arguments are known: check what the policy names, say where workers will have no plug-in."""
 
 from __future__ import annotations
 
 import logging
 from typing import Any
 
-from fl_dispatch import SeamError
+from fl_dispatch import SeamError, default_manager
 from sglang_fl.plugin import installed
 from sglang_fl.versions import installed_version
 
@@ -17,7 +17,10 @@ TARGET = ("sglang.srt.server_args", "ServerArgs.check_server_args")
 
 
 def before_check(server_args: Any, *args: Any, **kwargs: Any) -> None:
-    """BEFORE hook of ``check_server_args``. Raises SeamError under ``strict``, which stops the start-up."""
+    """BEFORE hook of ``check_server_args``. What it raises stops the start-up: SeamError under ``strict``, ConfigError where the
+    policy names an implementation that nothing has, as a policy tuned on another machine may.
+    """
+    _ = default_manager().registry  # filling it checks the names; workers would do so only when their first layer is bound
     if not getattr(server_args, "use_ray", False):
         return
     text = f"SGLang {installed_version()} loads no plug-in in the workers that --use-ray starts: they serve without our operators"
