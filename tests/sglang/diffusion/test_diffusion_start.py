@@ -96,13 +96,20 @@ def test_a_distribution_without_a_platform_brings_our_hooks_to_sglangs_own_platf
     assert {len(registered) for registered in hooks.values()} == {1}
 
 
+@pytest.mark.parametrize(
+    ("variable", "value", "refused"),
+    [
+        ("SGLANG_FL_STRICT", "perhaps", "SGLANG_FL_STRICT"),
+        ("SGLANG_FL_PER_OP", "rms_norm=impl:vendor.nowhere|reference", "no implementation of operator 'rms_norm' has"),
+    ],
+)
 def test_on_sglangs_own_platform_a_wrong_setting_ends_the_process_as_sglang_would_go_on(
-    install: Install, monkeypatch: pytest.MonkeyPatch
+    install: Install, monkeypatch: pytest.MonkeyPatch, variable: str, value: str, refused: str
 ) -> None:
     install("my_ops", "", "[sglang.multimodal_gen.plugins]", "my_ops = sglang_fl.diffusion:register_hooks")
     monkeypatch.setenv(OVERRIDE, "cpu")
-    monkeypatch.setenv("SGLANG_FL_STRICT", "perhaps")
-    with pytest.raises(SystemExit, match=r"sglang-fl refuses to start: .*SGLANG_FL_STRICT"):
+    monkeypatch.setenv(variable, value)
+    with pytest.raises(SystemExit, match=rf"sglang-fl refuses to start: .*{refused}"):
         plugins.load_plugins()
 
 

@@ -20,7 +20,9 @@ def before_check(server_args: Any, *args: Any, **kwargs: Any) -> None:
     """BEFORE hook of ``check_server_args``. What it raises stops the start-up: SeamError under ``strict``, ConfigError where the
     policy names an implementation that nothing has, as a policy tuned on another machine may.
     """
-    _ = default_manager().registry  # filling it checks the names; workers would do so only when their first layer is bound
+    _ = (
+        default_manager().registry
+    )  # filling it checks the names; workers would do so only when their first layer is bound
     if not getattr(server_args, "use_ray", False):
         return
     text = f"SGLang {installed_version()} loads no plug-in in the workers that --use-ray starts: they serve without our operators"

@@ -63,7 +63,12 @@ def initialise(platform: Any, setup: Callable[[], None] | None, *, registers: bo
     """
     global _started
     device = platform.device_type
-    _step(device, "reading the settings", "`fl-dispatch doctor --prefix SGLANG_FL_` checks them", _settings)
+    _step(
+        device,
+        "reading the settings",
+        "`fl-dispatch doctor --prefix SGLANG_FL_` checks them",
+        lambda: _configure(platform),
+    )
     if setup is not None:
         hint = "the vendor package's SDK or driver is not usable here; SGLANG_FL_DENY_VENDORS leaves the vendor out"
         _step(device, f"setup() of the vendor's DevicePlatform ({_name(setup)})", hint, setup)
@@ -100,8 +105,12 @@ def _require_hooks() -> None:
         )
 
 
-def _settings() -> Config:
-    return load_config(PREFIX, operator_aliases=OPERATOR_ALIASES)
+def _configure(platform: Any) -> Config:
+    config = load_config(PREFIX, operator_aliases=OPERATOR_ALIASES)
+    manager = default_manager()
+    manager.configure(policy=config.policy, device_type=platform.device_type)
+    _ = manager.registry  # filling it checks the names that the policy has, before a model is loaded
+    return config
 
 
 def _register(platform: Any) -> Started:
@@ -124,9 +133,7 @@ def without_platform(platform: Any) -> Started:
 
 
 def _start(platform: Any, key: str = "native") -> Started:
-    config = _settings()
-    manager = default_manager()
-    manager.configure(policy=config.policy, device_type=platform.device_type)
+    config, manager = _configure(platform), default_manager()
     if config.report is not None:
         manager.count_calls()
     warning = verdict(installed_version())
