@@ -59,8 +59,8 @@ def _set(selected: str, carriers: list[str]) -> Finding:
 def _unset(carriers: list[str]) -> Finding:
     try:
         facts = device_facts()
-    except FLDispatchError as error:
-        return Finding("fault", _SUBJECT, f"does not start with these settings: {error}", "correct the setting")
+    except FLDispatchError:  # the fault is said of the settings
+        return Finding("note", _SUBJECT, "does not start with these settings either", "mend the settings first")
     names = sorted(entry_points(group=PLATFORMS).names)
     if facts is not None and _registers(facts):
         if len(names) > 1:
