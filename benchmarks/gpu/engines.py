@@ -23,7 +23,7 @@ HERE = Path(__file__).resolve().parent
 START_SECONDS = 240.0
 ANSWER_SECONDS = 180.0
 #: Between continuing an engine and its job: its idle loops run again, and those of the others are at rest.
-SETTLE_SECONDS = 0.1
+SETTLE_SECONDS = 0.05
 #: Of every engine. NCCL's monitor takes a process that was stopped for one that hangs.
 VARIABLES = {"PYTHONHASHSEED": "0", "TORCH_NCCL_ENABLE_MONITORING": "0"}
 #: Of vLLM's engines: its sampler and version check want packages that are not there, and its default sends statistics.
