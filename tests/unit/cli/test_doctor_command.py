@@ -203,18 +203,19 @@ def test_when_only_some_operators_cannot_be_served_that_is_a_note(doctor, instal
 
 
 @pytest.mark.parametrize(
-    ("device", "installed", "reason", "level"),
+    ("device", "installed", "wanted", "reason", "level"),
     [
-        ("cpu", "5.0", "flag_gems does not import here: RuntimeError: no device", "note"),
-        ("cuda", "5.0", "flag_gems does not import here: RuntimeError: no device", "fault"),
-        ("cuda", None, "flag_gems is not installed; pip install --no-deps flag-gems sqlalchemy greenlet", "note"),
-        ("cuda", "5.0", "switched off by USE_FLAGGEMS=0", "note"),
-        ("cuda", "5.0", None, "ok"),
+        ("cpu", "5.0", "1", "flag_gems does not import here: RuntimeError: no device", "note"),
+        ("cuda", "5.0", "1", "flag_gems does not import here: RuntimeError: no device", "fault"),
+        ("cuda", None, "1", "flag_gems is not installed; pip install --no-deps flag-gems sqlalchemy greenlet", "note"),
+        ("cuda", "5.0", "0", "switched off by USE_FLAGGEMS=0", "note"),
+        ("cuda", "5.0", "1", None, "ok"),
     ],
 )
-def test_flagos_that_does_not_work_is_a_fault_only_beside_an_accelerator(
-    device, installed, reason, level, doctor, monkeypatch
+def test_flagos_that_does_not_work_is_a_fault_only_beside_an_accelerator_and_where_it_is_wanted(
+    device, installed, wanted, reason, level, doctor, monkeypatch
 ) -> None:
+    monkeypatch.setenv("USE_FLAGGEMS", wanted)
     monkeypatch.setattr("fl_dispatch.backends.flagos.FlagosBackend._find_fault", staticmethod(lambda: reason))
     monkeypatch.setattr("fl_dispatch.facts.default_device_type", lambda: device)
     version = adapters.installed_version
@@ -222,6 +223,7 @@ def test_flagos_that_does_not_work_is_a_fault_only_beside_an_accelerator(
     (finding,) = findings(doctor("--json"), "flagos")
     assert finding["level"] == level
     assert (reason or "flag-gems 5.0 can be used") in finding["text"]
+    assert ("this machine has none" in finding["text"]) == (device == "cpu")
 
 
 def test_an_adapter_contributes_findings(doctor, install) -> None:

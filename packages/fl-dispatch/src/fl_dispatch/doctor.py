@@ -143,6 +143,7 @@ def _vendor_names() -> Iterator[Finding]:
 
 def _flagos() -> Iterator[Finding]:
     from fl_dispatch.backends.flagos import FlagosBackend
+    from fl_dispatch.config import flaggems_wanted
     from fl_dispatch.facts import default_device_type
 
     backend = FlagosBackend()
@@ -152,10 +153,9 @@ def _flagos() -> Iterator[Finding]:
         return
     reason = backend.unavailable_reason() or "not available"
     has_device = default_device_type() != "cpu"
-    broken = has_device and adapters.installed_version("flag-gems") is not None and "switched off" not in reason
-    said = has_device or "accelerator" in reason
-    where = "" if said else " (FlagGems needs an accelerator, this machine has none)"
-    yield Finding("fault" if broken else "note", "flagos", reason + where)
+    expected = flaggems_wanted() and adapters.installed_version("flag-gems") is not None
+    where = " (FlagGems needs an accelerator, this machine has none)" if expected and not has_device else ""
+    yield Finding("fault" if expected and has_device else "note", "flagos", reason + where)
 
 
 def _tuned(config: Config) -> Iterator[Finding]:
