@@ -80,6 +80,7 @@ def versions(device: str = "cuda") -> dict[str, str]:
         "flag-gems",
         "sglang-kernel",
         "sgl-kernel",
+        "flashinfer-python",
         "sglang",
         "fl-dispatch",
         "fl-vendor-cuda",

@@ -75,6 +75,7 @@ DISTRIBUTIONS = (
     "triton",
     "flag-gems",
     "sglang-kernel",
+    "flashinfer-python",
     "sglang",
     "vllm",
     "fl-dispatch",

@@ -157,15 +157,22 @@ class OnCuda:
     is_cuda = True
     dtype = torch.bfloat16
 
-    def __init__(self, rows=3, device=1, elements=None):
+    def __init__(self, rows=3, device=1, elements=None, gap=0, address=512):
         self.shape = torch.Size((rows, 2048))
         self._device, self._elements = device, elements or rows * 2048
+        self._stride, self._address = (2048 + gap, 1), address
 
     def numel(self):
         return self._elements
 
     def get_device(self):
         return self._device
+
+    def stride(self):
+        return self._stride
+
+    def data_ptr(self):
+        return self._address
 
     def chunk(self, parts, dim):
         halves = torch.randn(3, 64).chunk(parts, dim=dim)
@@ -176,8 +183,8 @@ class OnCuda:
 @pytest.fixture
 def gpu(monkeypatch):
     """The current device is 1; what it holds is whether a stream is being captured."""
-    state = SimpleNamespace(capturing=False)
-    monkeypatch.setattr(torch.cuda, "current_device", lambda: 1)
+    state = SimpleNamespace(capturing=False, device=1)
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: state.device)
     monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: state.capturing)
     return state
 
@@ -217,9 +224,21 @@ def test_a_capture_runs_nothing_that_no_call_before_it_had_compiled(gems, gpu, o
     gpu.capturing = True
     other = OnCuda(rows=64)
     other.dtype = torch.float16
-    for x in (OnCuda(rows=65), other):
+    for x in (OnCuda(rows=65), other, OnCuda(rows=64, gap=8), OnCuda(rows=64, address=520)):
         assert impl.fn(None, x) == f"from {whole}"
         assert called() == [whole]
+    gpu.device = 0
+    assert impl.fn(None, OnCuda(rows=64, device=0)) == f"from {whole}"
+    assert called() == [whole]
+
+
+@pytest.mark.parametrize(("operator", "whole", "halves"), GATED)
+def test_each_gpu_has_the_kernels_compiled_on_its_own_first_call(gems, gpu, operator, whole, halves):
+    gems(FUNCTIONS)
+    impl = impls()[operator]
+    for gpu.device in (1, 0):
+        impl.fn(None, OnCuda(rows=64, device=gpu.device, address=1024 + 512 * gpu.device))
+        assert called() == [halves, whole]
 
 
 @pytest.mark.parametrize(

@@ -61,7 +61,7 @@ class _Gated:
     ``whole`` takes rows as they are, ``halves`` two views of them. On an H200, in bfloat16 with rows of 2 x 14336, ``whole``
     costs the host a third (about 30 us a call instead of 90) and the device 5.8 us instead of 4.3 at 64 rows, 188 instead of 341
     at 8192. So a captured graph, which costs the host nothing, has ``halves`` for few rows. Both have run then: Triton compiles
-    for a shape on its first call, which a capture does not allow.
+    for a form of x on its first call, which a capture does not allow.
 
     ``whole`` is for CUDA only, runs on the current device and counts in 32 bits; where that will not do, ``halves`` runs.
     """
@@ -80,11 +80,12 @@ class _Gated:
         self._compiled: set[tuple[Any, ...]] = set()
 
     def __call__(self, x: Tensor) -> Tensor:
-        elements = x.numel()
-        if not x.is_cuda or elements >= self._INT32 or x.get_device() != self._current_device():
+        elements, device = x.numel(), x.get_device()
+        if not x.is_cuda or elements >= self._INT32 or device != self._current_device():
             return self._halves(x)
         if elements <= self.FEW:
-            form = (x.dtype, x.shape)
+            # What Triton compiles for: per device, for strides of 1 and multiples of 16, for addresses that are aligned.
+            form = (device, x.dtype, x.shape, x.stride(), x.data_ptr() % 16)
             if self._capturing():
                 if form in self._compiled:
                     return self._halves(x)

@@ -16,8 +16,9 @@ from fl_dispatch.cli.text import as_json, columns, wrapped
 from fl_dispatch.doctor import Finding, diagnose
 from fl_dispatch.vendor import VENDOR_GROUP
 
+#: flashinfer, as sgl_kernel's norms are its where it is installed.
 _DISTRIBUTIONS = (
-    "torch", "triton", "flag-gems", "sglang", "vllm", "sgl-kernel", "sglang-kernel", "torch-npu",
+    "torch", "triton", "flag-gems", "sglang", "vllm", "sgl-kernel", "sglang-kernel", "flashinfer-python", "torch-npu",
     "fl-dispatch", "sglang-fl", "vllm-fl-adapter",
 )  # fmt: skip
 

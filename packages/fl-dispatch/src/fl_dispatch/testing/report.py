@@ -17,7 +17,10 @@ import pytest
 from fl_dispatch import facts
 from fl_dispatch.testing.page import render
 
-_DISTRIBUTIONS = ("fl-dispatch", "torch", "triton", "flag-gems", "sglang-kernel", "sgl-kernel", "torch-npu", "pytest")
+_DISTRIBUTIONS = (
+    "fl-dispatch", "torch", "triton", "flag-gems", "sglang-kernel", "sgl-kernel", "flashinfer-python", "torch-npu",
+    "pytest",
+)  # fmt: skip
 
 
 def write(file: str, outcomes: Sequence[Mapping[str, Any]], config: pytest.Config) -> tuple[Path, Path]:
