@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import torch
 
-from fl_dispatch.testing.case import CheckFailed, NotApplicable, Target
+from fl_dispatch.testing.case import CheckFailed, Target
 from fl_dispatch.testing.checks import mutation, repeats, shapes
 from fl_dispatch.testing.vendors import find
 
@@ -140,6 +140,28 @@ def test_a_kernel_is_never_handed_the_address_of_a_tensor_without_memory(silu: T
         out: torch.Tensor = right(obj, x)
         return out
 
-    with pytest.raises(NotApplicable, match=r"for the check compile to judge: torch\.compile raised"):
+    with pytest.raises(CheckFailed, match=r"torch\.compile raised"):
         fake_check(with_function(silu, kernel)).run()
     assert set(seen) == {torch.Tensor}
+
+
+def test_what_a_trace_stores_in_the_layer_is_no_result(silu: Target) -> None:
+    right = silu.impl.fn
+
+    def keeping(obj: Any, x: torch.Tensor) -> torch.Tensor:
+        obj.last = x * 2
+        out: torch.Tensor = right(obj, x)
+        return out
+
+    assert fake_check(with_function(silu, keeping)).run()["calls"] > 0
+
+
+def test_a_dtype_that_cannot_be_traced_is_found_whatever_the_check_of_graphs_is_carried_out_in(silu: Target) -> None:
+    right = silu.impl.fn
+
+    def reading(obj: Any, x: torch.Tensor) -> torch.Tensor:
+        out: torch.Tensor = right(obj, x)
+        return out if x.dtype is not torch.float32 or x.sum().item() == x.sum().item() else out
+
+    with pytest.raises(CheckFailed, match=r"torch\.compile raised"):
+        fake_check(with_function(silu, reading)).run()

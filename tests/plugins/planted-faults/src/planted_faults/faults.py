@@ -290,7 +290,8 @@ def works_only_in_the_main_thread(obj, x):
 _log = logging.getLogger("planted_faults")
 
 
-@fault("silu_and_mul", "torch.compile died on a logger", "compile", traceable=True, reads=frozenset())
+@fault("silu_and_mul", "torch.compile died on a logger", "compile", besides=("shapes-fake",), traceable=True,
+       reads=frozenset())  # fmt: skip
 def logs_while_tracing(obj, x):
     _log.warning("silu_and_mul called with %s", x.shape)
     return silu_and_mul(obj, x)

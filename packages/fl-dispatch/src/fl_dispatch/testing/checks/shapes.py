@@ -97,11 +97,11 @@ def _traced(form: Callable[..., Any], sample: Sample, dtype: str) -> list[tuple[
     given, _ = copied(sample)
 
     # Told by the function itself: a graph gives what is stored somewhere as well, and no result that is an input.
-    def told(layer: Any, *args: Any, **kwargs: Any) -> list[tuple[Any, ...]]:
-        return _form(as_results(form(layer, *args, **kwargs)))
+    def told(layer: Any, *args: Any, **kwargs: Any) -> tuple[Any, ...]:
+        return tuple(_form(as_results(form(layer, *args, **kwargs))))
 
     torch._dynamo.reset()
-    return run_compiled(compiled(told, Layer(given.obj), "eager"), given, dtype)
+    return list(run_compiled(compiled(told, Layer(given.obj), "eager"), given, dtype))
 
 
 def _words(forms: list[tuple[Any, ...]]) -> str:
