@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import importlib
 import logging
 import sys
 from types import SimpleNamespace
@@ -216,6 +217,19 @@ def test_initialisation_sets_the_device_up_and_registers_under_the_platforms_key
     assert found is not None
     assert found.device_type == "acme_chip"
     assert found.seam.endswith(".CustomOp.register_oot_forward(platform_key='acme_forward')")
+
+
+def test_the_vendors_operators_are_imported_after_its_setup(install: Install, monkeypatch: pytest.MonkeyPatch) -> None:
+    code = "order = []\ndef register(registry): order.append('operators')\ndef setup(): order.append('setup')\n"
+    install("acme_ops", code, "[fl_dispatch.vendors]", "acme_ops = acme_ops:register")
+
+    def setup() -> None:
+        importlib.import_module("acme_ops").setup()
+
+    layers()
+    monkeypatch.setattr(platforms, "_current_platform", DispatchPlatform(facts(setup=setup)))
+    platforms.initialize_current_platform()
+    assert importlib.import_module("acme_ops").order == ["setup", "operators"]
 
 
 def test_the_platform_for_language_models_stays_out_of_diffusions_processes(monkeypatch: pytest.MonkeyPatch) -> None:

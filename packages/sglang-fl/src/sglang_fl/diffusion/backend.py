@@ -63,15 +63,14 @@ def initialise(platform: Any, setup: Callable[[], None] | None, *, registers: bo
     """
     global _started
     device = platform.device_type
-    _step(
-        device,
-        "reading the settings",
-        "`fl-dispatch doctor --prefix SGLANG_FL_` checks them",
-        lambda: _configure(platform),
-    )
+    reading = ("reading the settings", "`fl-dispatch doctor --prefix SGLANG_FL_` checks them")
+    _step(device, *reading, _settings)
     if setup is not None:
         hint = "the vendor package's SDK or driver is not usable here; SGLANG_FL_DENY_VENDORS leaves the vendor out"
         _step(device, f"setup() of the vendor's DevicePlatform ({_name(setup)})", hint, setup)
+    _step(
+        device, *reading, lambda: _configure(platform)
+    )  # imports the vendors' operators, which may need what setup() does
     if registers:
         hint = f"use a tested version of SGLang, or another platform with {VARIABLE}"
         _started = _step(device, "registering our forwards", hint, lambda: _register(platform))
@@ -105,8 +104,12 @@ def _require_hooks() -> None:
         )
 
 
+def _settings() -> Config:
+    return load_config(PREFIX, operator_aliases=OPERATOR_ALIASES)
+
+
 def _configure(platform: Any) -> Config:
-    config = load_config(PREFIX, operator_aliases=OPERATOR_ALIASES)
+    config = _settings()
     manager = default_manager()
     manager.configure(policy=config.policy, device_type=platform.device_type)
     _ = manager.registry  # filling it checks the names that the policy has, before a model is loaded
