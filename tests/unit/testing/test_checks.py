@@ -161,7 +161,7 @@ def test_a_dtype_that_cannot_be_traced_is_found_whatever_the_check_of_graphs_is_
 
     def reading(obj: Any, x: torch.Tensor) -> torch.Tensor:
         out: torch.Tensor = right(obj, x)
-        return out if x.dtype is not torch.float32 or x.sum().item() == x.sum().item() else out
+        return out * 2 if x.dtype is torch.float32 and x.numel() and x.sum() > 1e30 else out
 
     with pytest.raises(CheckFailed, match=r"torch\.compile raised"):
         fake_check(with_function(silu, reading)).run()
