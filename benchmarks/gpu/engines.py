@@ -17,7 +17,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, TextIO
 
-from placement import Placement, pin
+from placement import Placement, pin, spent
 
 HERE = Path(__file__).resolve().parent
 START_SECONDS = 240.0
@@ -98,6 +98,7 @@ class Engine:
                 text=True,
                 process_group=0,
             )
+        self._spent_to_start: dict[int, float] = {}
         self._lines: queue.Queue[str | None] = queue.Queue()
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()
@@ -118,6 +119,7 @@ class Engine:
             EngineError: it is not; the message ends with the end of its log.
         """
         self._answer("READY", max(1.0, self._started + seconds - time.monotonic()))
+        self._spent_to_start = spent(self._process.pid)
         print(f"{self.name}: up after {time.monotonic() - self._started:.0f} s", flush=True)
 
     def _answer(self, word: str, seconds: float) -> str:
@@ -170,8 +172,8 @@ class Engine:
         self._signal(signal.SIGCONT)
 
     def place(self, placement: Placement) -> None:
-        """Move its threads to their CPUs."""
-        pin(self._process.pid, placement)
+        """Move its threads to their CPUs; the busiest is that of what it did since it was ready."""
+        pin(self._process.pid, placement, self._spent_to_start)
 
     def _signal(self, number: signal.Signals) -> None:
         with contextlib.suppress(ProcessLookupError, PermissionError):

@@ -11,7 +11,7 @@ import contextlib
 import os
 import subprocess
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -76,12 +76,23 @@ def speed(cpu: int, beside: int | None = None, seconds: float = 0.05) -> int:
         return max(int(run.stdout.split()[-1]) for run in runs)
 
 
-def pin(group: int, placement: Placement) -> None:
-    """Move every thread of a process group to its CPUs. Threads that are started later begin where their maker is."""
-    threads = {thread: seconds for process in processes(group) for thread, seconds in cpu_seconds(process).items()}
+def spent(group: int) -> dict[int, float]:
+    """Processor time of each thread of a process group."""
+    return {thread: seconds for process in processes(group) for thread, seconds in cpu_seconds(process).items()}
+
+
+def pin(group: int, placement: Placement, before: Mapping[int, float]) -> None:
+    """Move every thread of a process group to its CPUs. Threads that are started later begin where their maker is.
+
+    Args:
+        group: its number.
+        placement: the CPUs.
+        before: what was ``spent`` until it served: what a thread did to load and compile says nothing about serving.
+    """
+    threads = spent(group)
     if not threads:
         return
-    busiest = max(threads, key=lambda thread: threads[thread])
+    busiest = max(threads, key=lambda thread: threads[thread] - before.get(thread, 0.0))
     for thread in threads:
         with contextlib.suppress(ProcessLookupError):  # it ended meanwhile
             os.sched_setaffinity(thread, {placement.busiest} if thread == busiest else placement.others)

@@ -31,7 +31,7 @@ def measure(
         after_round: called with the rates so far.
         failed: engine to reason; without it an engine that dies is an error.
         every_turn: takes the rate of each turn as well, of jobs that have several in a round.
-        warmed_up: called once, between warming up and the first turn.
+        warmed_up: called once, between warming up and the first turn, while all of them are paused: idle ones poll.
     """
     rates: Rates = {job: {engine.name: [] for engine in engines} for job in jobs}
 
@@ -67,9 +67,9 @@ def measure(
             attempt(lambda engine, job: engine.ask({**job.message(), "repeat": 1}), engine, job)
         for engine in list(engines):
             attempt(lambda engine, job: engine.seconds(), engine, job)
-    warmed_up(engines)
     for engine in engines:
         engine.pause()
+    warmed_up(engines)
     started = time.monotonic()
     for number in range(rounds):
         for name, job in jobs.items():

@@ -112,19 +112,34 @@ def test_the_fastest_of_an_engines_turns_counts_and_the_engines_take_them_in_alt
     for fake in fakes:
         fake.seconds = lambda name=fake.name: next(times[name])
     every_turn: figures.Rates = {}
-    warmed: list[int] = []
+    warmed: list[tuple[int, set[str]]] = []
     rates = turns.measure(
         fakes,
         1,
         {"decode": figures.Job(1, 8, 4, "new", turns=3)},
         every_turn=every_turn,
-        warmed_up=lambda _: warmed.append(len(fakes[0]._calls)),
+        warmed_up=lambda _: warmed.append((len(fakes[0]._calls), set(fakes[0]._running))),
     )
     assert rates == {"decode": {"native": [2.0], "ours": [4.0]}}
-    assert warmed == [2]
+    assert warmed == [(2, set())]  # what it measures must not be disturbed by idle engines
     assert every_turn == {"decode": {"native": [1.0, 2.0, 1.33], "ours": [4.0, 0.8, 0.5]}}
     after_warming_up = [name for name, _ in fakes[0]._calls][2:]
     assert after_warming_up == ["native", "ours", "ours", "native", "native", "ours"]
+
+
+def test_an_engines_threads_are_judged_by_what_they_do_once_it_is_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pinned: list[dict[int, float]] = []
+    monkeypatch.setattr(engines, "spent", lambda group: {group: 1.5})
+    monkeypatch.setattr(engines, "pin", lambda group, placement, before: pinned.append(before))
+    one = engine(tmp_path, wait=False)
+    try:
+        one.ready()
+        one.place(engines.Placement(0, frozenset({1})))
+    finally:
+        one.stop()
+    assert pinned == [{one._process.pid: 1.5}]
 
 
 def test_the_round_that_passes_the_budget_is_the_last(fakes: list[Any]) -> None:

@@ -89,15 +89,26 @@ def test_the_busiest_thread_of_a_group_gets_its_cpu_and_all_others_theirs(group:
     assert set(placement.processes(number)) == {number, child}
     first, *rest = sorted(os.sched_getaffinity(0))
     others = frozenset(rest or [first])
-    placement.pin(number, placement.Placement(first, others))
+    placement.pin(number, placement.Placement(first, others), {})
     assert os.sched_getaffinity(busy) == {first}
     assert os.sched_getaffinity(idle) == os.sched_getaffinity(child) == others
+
+
+def test_the_thread_that_was_busy_only_until_then_is_not_the_busiest(group: tuple[int, list[int]]) -> None:
+    number, (busy, idle, child) = group
+    before = placement.spent(number)
+    assert max(before, key=lambda thread: before[thread]) == busy
+    first = min(os.sched_getaffinity(0))
+    later = before[child] - 0.01  # what the child has done since is more
+    placement.pin(number, placement.Placement(first, frozenset(os.sched_getaffinity(0))), {**before, child: later})
+    assert os.sched_getaffinity(child) == {first}
+    assert os.sched_getaffinity(busy) == os.sched_getaffinity(idle) == os.sched_getaffinity(0)
 
 
 def test_a_group_that_is_gone_is_no_error() -> None:
     process = subprocess.Popen([sys.executable, "-c", ""], process_group=0)
     process.wait()
-    placement.pin(process.pid, placement.Placement(0, frozenset({0})))
+    placement.pin(process.pid, placement.Placement(0, frozenset({0})), {})
 
 
 def test_the_stolen_share_is_that_of_all_cpu_time() -> None:
