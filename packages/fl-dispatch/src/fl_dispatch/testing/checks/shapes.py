@@ -101,7 +101,8 @@ def _traced(form: Callable[..., Any], sample: Sample, dtype: str) -> list[tuple[
         return tuple(_form(as_results(form(layer, *args, **kwargs))))
 
     torch._dynamo.reset()
-    return list(run_compiled(compiled(told, Layer(given.obj), "eager"), given, dtype))
+    forms: tuple[Any, ...] = run_compiled(compiled(told, Layer(given.obj), "eager"), given, dtype)
+    return list(forms)
 
 
 def _words(forms: list[tuple[Any, ...]]) -> str:
