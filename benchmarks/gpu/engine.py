@@ -2,7 +2,8 @@
 """One SGLang engine; does what it reads from its input, see ``job_loop.py``.
 
 A Llama of 8B shape with random weights, or with ``--model`` a real one. ``--eager`` leaves CUDA graphs out, ``--piecewise`` adds
-piecewise ones, ``--tp 2`` spreads the model over two GPUs, ``--set device='"cpu"'`` passes an argument to SGLang.
+piecewise ones, ``--tp 2`` spreads the model over two GPUs, ``--set device='"cpu"'`` passes an argument to SGLang and
+``--set disable_piecewise_cuda_graph=null`` leaves one out.
 """
 
 from __future__ import annotations
@@ -96,7 +97,8 @@ def start(arguments: argparse.Namespace) -> Any:
     if arguments.piecewise:
         options["piecewise_cuda_graph_tokens"] = PIECEWISE_TOKENS
         options["chunked_prefill_size"] = options["piecewise_cuda_graph_max_tokens"] = PIECEWISE_TOKENS[-1]
-    return sglang.Engine(**{**options, **extra_arguments(arguments.extra)})
+    options.update(extra_arguments(arguments.extra))
+    return sglang.Engine(**{name: value for name, value in options.items() if value is not None})
 
 
 def main() -> None:

@@ -49,7 +49,13 @@ SERVE = {
 }
 LOGITS = {"logits": "sglang", "vllm-logits": "vllm"}
 #: Step to seconds after which it is ended; what it has written by then stays.
-LIMITS = {**dict.fromkeys(SERVE, 480.0), **dict.fromkeys(LOGITS, 360.0), "tune-vllm": 180.0, "tp": 480.0}
+LIMITS = {
+    **dict.fromkeys(SERVE, 480.0),
+    **dict.fromkeys(LOGITS, 360.0),
+    "tune-vllm": 180.0,
+    "steps": 480.0,
+    "tp": 480.0,
+}
 STEPS = (
     "versions",
     "tests",
@@ -63,6 +69,7 @@ STEPS = (
     "tune-vllm",
     *LOGITS,
     *SERVE,
+    "steps",
     "tp",
 )
 
@@ -181,6 +188,8 @@ def commands(step: str, folders: Folders, extra: list[str], seconds: float) -> l
     common = ["--out", str(out), "--site", str(folders.of_step(step)), "--own", str(folders.own)]
     if step in SERVE:
         return [[python, str(HERE / "serve.py"), *common, "--groups", SERVE[step][0], "--seconds", f"{seconds:g}"]]
+    if step == "steps":  # three engines, each with two numbers of requests
+        return [[python, str(HERE / "steps.py"), *common, "--seconds", f"{seconds / 6:g}"]]
     if step in LOGITS:
         model = folders.beside("model")
         made = model / "model.safetensors"

@@ -151,6 +151,9 @@ def answers(tmp_path_factory: pytest.TempPathFactory) -> Answers:
         cases[f"ray, strict {strict}"] = {
             "variables": {"RAY": "1", "SGLANG_FL_STRICT": strict, "SGLANG_FL_PREFER": "reference"}
         }
+    unknown = {"SGLANG_FL_PER_OP": "rms_norm=impl:vendor.nowhere|reference"}
+    cases["unknown name"] = {"variables": unknown}
+    cases["unknown name, off"] = {"variables": {**unknown, "SGLANG_FL_OOT_WHITELIST": "none"}}
     newer = _sglang_of_another_version(folder / "newer")
     for name in cases:
         if name.startswith("newer"):
@@ -234,6 +237,14 @@ def test_workers_under_ray_where_sglang_loads_no_plug_in_are_warned_of_and_refus
     refusal = answers["ray, strict 1"]["outcome"]
     assert refusal.startswith("SeamError: strict, and SGLang ")
     assert f"{text}; leave --use-ray out, or turn strict off" in refusal
+
+
+def test_a_policy_that_names_what_nothing_has_stops_the_launcher_and_switched_off_it_stops_nothing(
+    answers: Answers,
+) -> None:
+    assert answers["unknown name"]["outcome"].startswith("ConfigError: token 'impl:vendor.nowhere': no implementation")
+    off = answers["unknown name, off"]
+    assert (off["outcome"], off["ran"]) == ("loaded", [])
 
 
 # -- a version that nobody has tested

@@ -276,3 +276,8 @@ def test_vendors_are_read_from_the_installed_distributions(monkeypatch):
 
 def test_every_setting_says_what_it_means():
     assert all(setting.meaning.endswith(".") for setting in SETTINGS)
+
+
+@pytest.mark.parametrize(("white_list", "off"), [(None, False), ("rms_norm", False), ("none", True)])
+def test_an_empty_white_list_is_off(load, white_list, off):
+    assert load(**({} if white_list is None else {"OOT_WHITELIST": white_list})).is_off is off

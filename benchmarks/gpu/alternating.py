@@ -1,0 +1,130 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A plug-in for SGLang's scheduler that lets its own methods and the bound layers take turns within one engine.
+
+Every few steps of decoding all bound layers run SGLang's own method, then what sglang-fl bound, then SGLang's own again, and
+backwards. Steps that are milliseconds apart meet the same host, engines that are seconds apart do not. A line for each turn goes
+to the file that ``VARIABLE`` names:
+
+    {"generation": 3, "turn": 7, "requests": 64, "way": "bound", "layers": 98, "us": 16512.3}
+
+``us`` is the time from the start of a step to that of the next, the mean of a turn's steps but the first ones. ``steps.py``
+starts such engines and reads the file.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+VARIABLE = "FL_ALTERNATING_FILE"
+#: Turns of a cycle; the next cycle has them backwards. "again" is "native" once more: what cannot be told apart.
+CYCLE = ("native", "bound", "again")
+STEPS = 6
+#: Steps of a turn that do not count: the device still works on the turn before.
+SETTLING = 2
+
+
+class Alternation:
+    """Which way the layers of this process go, and how long the steps take.
+
+    Args:
+        file: takes the lines, whenever a prefill comes: never between two measured steps.
+    """
+
+    def __init__(self, file: Path) -> None:
+        self._file = file
+        self._layers: list[tuple[dict[str, Any], Any, Any]] = []
+        self._lines: list[dict[str, Any]] = []
+        self._generation = 0
+        self._begin()
+
+    def _begin(self) -> None:
+        self._step = 0
+        self._requests = 0
+        self._started = 0.0
+        self._times: list[float] = []
+
+    def bound(self, layer: Any, native: Any, forward: Any) -> None:
+        """Note a layer with SGLang's own method and the one that sglang-fl bound."""
+        self._layers.append((vars(layer), native, forward))
+
+    def run_batch(self, original: Callable[..., Any], scheduler: Any, batch: Any, *args: Any, **kwargs: Any) -> Any:
+        """AROUND hook of ``Scheduler.run_batch``."""
+        if batch.forward_mode.is_decode():
+            self._decode(len(batch.reqs))
+        else:
+            self._prefill()
+        return original(scheduler, batch, *args, **kwargs)
+
+    def _decode(self, requests: int) -> None:
+        now = time.perf_counter()
+        if requests != self._requests:  # some are still to come, or the first are done
+            self._begin()
+            self._requests = requests
+        elif self._step:
+            self._times.append(now - self._started)
+        if self._step % STEPS == 0:
+            self._turn(self._step // STEPS)
+            now = time.perf_counter()
+        self._started = now
+        self._step += 1
+
+    def _turn(self, turn: int) -> None:
+        if len(self._times) == STEPS:
+            counted = self._times[SETTLING:]
+            self._lines.append(
+                {
+                    "generation": self._generation,
+                    "turn": turn - 1,
+                    "requests": self._requests,
+                    "way": way(turn - 1),
+                    "layers": len(self._layers),
+                    "us": round(sum(counted) / len(counted) * 1e6, 2),
+                }
+            )
+        self._times = []
+        self._go(way(turn))
+
+    def _go(self, which: str) -> None:
+        # Into __dict__: a module's __setattr__ looks for parameters first.
+        for fields, native, forward in self._layers:
+            fields["_forward_method"] = forward if which == "bound" else native
+
+    def _prefill(self) -> None:
+        if self._step:
+            self._generation += 1
+        self._begin()
+        if self._lines:
+            with self._file.open("a", encoding="utf-8") as file:
+                file.writelines(json.dumps(line) + "\n" for line in self._lines)
+            self._lines = []
+
+
+def way(turn: int) -> str:
+    """What a turn of a generation runs."""
+    cycle, place = divmod(turn, len(CYCLE))
+    return CYCLE[place] if cycle % 2 == 0 else CYCLE[-1 - place]
+
+
+def register() -> None:
+    """Entry point of ``sglang.srt.plugins``."""
+    from sglang.srt.plugins.hook_registry import HookRegistry, HookType
+
+    from sglang_fl import layers
+
+    if VARIABLE not in os.environ:
+        return
+    alternation, bind = Alternation(Path(os.environ[VARIABLE])), layers.bind_layer
+
+    def noting(manager: Any, config: Any, layer: Any, bridge: Any, native: Any, mode: Any) -> Any:
+        forward, left = bind(manager, config, layer, bridge, native, mode)
+        if left is None:
+            alternation.bound(layer, native, forward)
+        return forward, left
+
+    layers.bind_layer = noting
+    HookRegistry.register("sglang.srt.managers.scheduler.Scheduler.run_batch", alternation.run_batch, HookType.AROUND)

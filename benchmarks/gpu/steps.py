@@ -1,0 +1,197 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A step of decoding in eager mode with the bound layers and with SGLang's own methods, taking turns within one engine.
+
+    python benchmarks/gpu/steps.py --site DIR --own DIR --out DIR [--seconds 20]
+
+For what engines that take turns cannot tell apart: see ``alternating.py``. Writes ``steps.json`` and ``steps.md``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import copy
+import datetime
+import json
+import math
+import os
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from alternating import CYCLE, VARIABLE
+from engines import SETTLE_SECONDS, Engine, EngineError, all_ready, exit_on_terminate, framework_variables, stop_all
+from placement import choose
+from policies import policy_file
+from serve import device, versions
+
+#: Engine to its settings.
+ENGINES: Mapping[str, Mapping[str, str]] = {
+    "tuned": {"CONFIG": "fl-tuned-eager.yaml"},
+    "vendor": {"PREFER": "vendor"},
+    "flagos": {},
+}
+PROMPT = 16
+
+
+def plugin_folder(folder: Path) -> Path:
+    """A folder that makes ``alternating.py`` a plug-in of SGLang for processes that have it on their import path."""
+    info = folder / "fl_alternating-1.0.dist-info"
+    info.mkdir(parents=True)
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: fl-alternating\nVersion: 1.0\n", encoding="utf-8")
+    entry = "[sglang.srt.plugins]\nfl_alternating = alternating:register\n"
+    (info / "entry_points.txt").write_text(entry, encoding="utf-8")
+    return folder
+
+
+def cycles(lines: Iterable[Mapping[str, Any]], requests: int) -> list[dict[str, float]]:
+    """The whole cycles of steps with so many requests: way to microseconds a step."""
+    found: dict[tuple[int, int], dict[str, float]] = {}
+    for line in lines:
+        if line["requests"] == requests:
+            found.setdefault((line["generation"], line["turn"] // len(CYCLE)), {})[line["way"]] = line["us"]
+    return [times for times in found.values() if set(times) == set(CYCLE)]
+
+
+def median_interval(values: Sequence[float]) -> tuple[float, float, float]:
+    """The median with its 95 % interval by order statistics, which supposes nothing of the distribution.
+
+    Not a number where there are fewer than six values, which give no such interval.
+    """
+    ordered, count = sorted(values), len(values)
+    if count < 6:
+        return statistics.median(ordered) if ordered else math.nan, math.nan, math.nan
+    # The largest rank so that fewer values than it are below the median with a probability of at most 2.5 %.
+    tail, rank = 0.0, 0
+    while (tail := tail + math.comb(count, rank) / 2**count) <= 0.025:
+        rank += 1
+    return statistics.median(ordered), ordered[rank - 1], ordered[count - rank]
+
+
+def summary(lines: Sequence[Mapping[str, Any]], requests: int) -> dict[str, Any]:
+    """What one engine's lines say of steps with so many requests."""
+    whole = cycles(lines, requests)
+    return {
+        "requests": requests,
+        "cycles": len(whole),
+        "layers": max((line["layers"] for line in lines), default=0),
+        "native_us": statistics.median(times["native"] for times in whole) if whole else math.nan,
+        # Speeds, so below 1 is slower, as in the tables of whole engines.
+        "ratio": median_interval([times["native"] / times["bound"] for times in whole]),
+        "again": median_interval([times["native"] / times["again"] for times in whole]),
+        "more_us": median_interval([times["bound"] - (times["native"] + times["again"]) / 2 for times in whole]),
+    }
+
+
+def table(result: Mapping[str, Any]) -> str:
+    """The result as Markdown."""
+    lines = [f"# {result['title']}, {result['date']}", "", f"`{result['command']}`", "", result["setting"], ""]
+    lines += [", ".join(f"{name} {version}" for name, version in result["versions"].items()) + ".", ""]
+    lines += [
+        "Speed against SGLang's own methods in the same cycle, medians with 95 % intervals by order statistics. `native again`:",
+        "SGLang's own methods a second time. `more`: microseconds that a step with the bound layers takes longer.",
+        "",
+        "| engine | requests | bound layers | native, us a step | ratio to native | native again | more, us | cycles |",
+        "|---|---:|---:|---:|---:|---:|---:|---:|",
+    ]
+    for name, rows in result["engines"].items():
+        for row in rows:
+            ratio, again = (f"{m:.3f} ({low:.3f} to {high:.3f})" for m, low, high in (row["ratio"], row["again"]))
+            m, low, high = row["more_us"]
+            lines.append(
+                f"| {name} | {row['requests']} | {row['layers']} | {row['native_us']:,.0f} | {ratio} | {again} | "
+                f"{m:+,.0f} ({low:+,.0f} to {high:+,.0f}) | {row['cycles']} |"
+            )
+    return "\n".join([*lines, "", *(f"{name} is missing, {why}" for name, why in result["failed"].items()), ""])
+
+
+def serve(engine: Engine, requests: int, new: int, seconds: float) -> None:
+    """Let one engine decode for so long; the prefill of the last, shortest job has the lines written."""
+    message = {"requests": requests, "prompt": PROMPT, "new": new, "repeat": 1}
+    end = time.monotonic() + seconds
+    engine.resume()
+    time.sleep(SETTLE_SECONDS)
+    while True:
+        engine.ask(message)
+        engine.seconds()
+        if time.monotonic() >= end:
+            break
+    engine.ask({**message, "new": 1})
+    engine.seconds()
+    engine.pause()
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Start the engines, let each decode in its turn, write what came out; 1 where something is missing."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    for folder in ("site", "own", "out"):
+        parser.add_argument(f"--{folder}", type=Path, required=True)
+    parser.add_argument("--engines", default=",".join(ENGINES))
+    parser.add_argument("--requests", default="64,1")
+    parser.add_argument("--new", type=int, default=128, help="tokens to generate for each request")
+    parser.add_argument(
+        "--seconds", type=float, default=20.0, help="of decoding, for each engine and number of requests"
+    )
+    parser.add_argument("--engine-options", default="[]", help="JSON list of further arguments of engine.py")
+    arguments = parser.parse_args(argv)
+    arguments.out.mkdir(parents=True, exist_ok=True)
+    exit_on_terminate()
+    scratch = Path(tempfile.mkdtemp(prefix="steps-"))
+    with_plugin = copy.copy(arguments)
+    with_plugin.own = os.pathsep.join([str(plugin_folder(scratch / "plugin")), str(arguments.own)])
+    found = versions(arguments)
+    result: dict[str, Any] = {
+        "title": f"SGLang {found.get('sglang')}, steps of decoding in eager mode",
+        "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
+        "command": f"python3 benchmarks/gpu/steps.py --engines {arguments.engines} --requests {arguments.requests} "
+        f"--new {arguments.new} --seconds {arguments.seconds:g}",
+        "setting": f"The model of engine.py on {device()}.",
+        "versions": found,
+        "engines": {},
+        "failed": {},
+    }
+    files = {name: scratch / f"{name}.jsonl" for name in arguments.engines.split(",")}
+    started: list[Engine] = []
+    try:
+        for name, file in files.items():
+            variables = {**framework_variables("sglang"), VARIABLE: str(file)}
+            for key, value in ENGINES[name].items():
+                policy = policy_file(value, arguments.out) if key == "CONFIG" else None
+                variables[f"SGLANG_FL_{key}"] = value if policy is None else str(policy.resolve())
+            options = json.loads(arguments.engine_options)
+            label = f"{name}, steps"
+            started.append(Engine(label, True, True, variables, with_plugin, *options, wait=False))
+        up = all_ready(started, result["failed"])
+        for engine in up:
+            serve(engine, 1, arguments.new, 0.0)  # compiles
+        placement = choose(os.sched_getaffinity(0))
+        if placement is not None:
+            result["setting"] += f" CPUs: {placement}."
+            for engine in up:
+                engine.place(placement)
+        for engine in up:
+            name = engine.name.partition(",")[0]
+            try:
+                for requests in map(int, arguments.requests.split(",")):
+                    serve(engine, requests, arguments.new, arguments.seconds)
+            except EngineError as error:
+                print(error, flush=True)
+                result["failed"][engine.name] = error.reason
+                continue
+            lines = [json.loads(line) for line in files[name].read_text(encoding="utf-8").splitlines()]
+            result["engines"][name] = [summary(lines, requests) for requests in map(int, arguments.requests.split(","))]
+            (arguments.out / "steps.json").write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+            (arguments.out / "steps.md").write_text(table(result), encoding="utf-8")
+    finally:
+        stop_all(started)
+    print(table(result), flush=True)
+    empty = [name for name, rows in result["engines"].items() if not all(row["cycles"] for row in rows)]
+    print("no whole cycle: " + ", ".join(empty) if empty else "every engine has whole cycles")
+    return 1 if empty or result["failed"] or len(result["engines"]) < len(files) else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,149 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The GPU benchmark of steps that take turns within one engine: what runs in which step, what counts, and its statistics."""
+
+from __future__ import annotations
+
+import json
+import math
+import random
+import statistics
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+GPU = Path(__file__).parents[2] / "benchmarks" / "gpu"
+sys.path.append(str(GPU))  # at the end: its names must hide no module of other tests
+try:
+    import alternating
+    import steps
+finally:
+    sys.path.remove(str(GPU))
+
+
+class Engine:
+    """A scheduler of two bound layers whose steps take as long as their way says; notes the way of every step."""
+
+    def __init__(self, file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.clock = 0.0
+        self.ran: list[str] = []
+        monkeypatch.setattr(alternating, "time", SimpleNamespace(perf_counter=lambda: self.clock))
+        self.layers = [SimpleNamespace(_forward_method="ours") for _ in range(2)]
+        self.alternation = alternating.Alternation(file)
+        for layer in self.layers:
+            self.alternation.bound(layer, "native", "ours")
+
+    def _run(self, scheduler: Any, batch: Any) -> str:
+        (way,) = {layer._forward_method for layer in self.layers}
+        if batch.forward_mode.is_decode():
+            self.ran.append(way)
+        self.clock += {"native": 0.010, "ours": 0.012}[way]
+        return "result"
+
+    def batch(self, requests: int, decode: bool = True) -> None:
+        mode = SimpleNamespace(is_decode=lambda: decode)
+        batch = SimpleNamespace(forward_mode=mode, reqs=[None] * requests)
+        assert self.alternation.run_batch(self._run, None, batch) == "result"
+
+
+@pytest.fixture
+def engine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Engine:
+    return Engine(tmp_path / "lines", monkeypatch)
+
+
+def written(tmp_path: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (tmp_path / "lines").read_text(encoding="utf-8").splitlines()]
+
+
+def test_ways_take_turns_of_several_steps_forwards_and_backwards(engine: Engine) -> None:
+    engine.batch(4, decode=False)
+    for _ in range(6 * alternating.STEPS):
+        engine.batch(4)
+    turns = [engine.ran[turn * alternating.STEPS : (turn + 1) * alternating.STEPS] for turn in range(6)]
+    assert all(len(set(turn)) == 1 for turn in turns)
+    assert [turn[0] for turn in turns] == ["native", "ours", "native", "native", "ours", "native"]
+    assert [alternating.way(turn) for turn in range(7)] == [*alternating.CYCLE, *alternating.CYCLE[::-1], "native"]
+
+
+def test_lines_are_written_at_the_next_prefill_and_hold_the_time_of_a_step(engine: Engine, tmp_path: Path) -> None:
+    engine.batch(4, decode=False)
+    for _ in range(3 * alternating.STEPS + 1):
+        engine.batch(4)
+    assert not (tmp_path / "lines").exists()
+    engine.batch(1, decode=False)
+    lines = written(tmp_path)
+    assert [(line["way"], line["us"], line["layers"], line["requests"]) for line in lines] == [
+        ("native", 10_000.0, 2, 4),
+        ("bound", 12_000.0, 2, 4),
+        ("again", 10_000.0, 2, 4),
+    ]
+    assert len({line["generation"] for line in lines}) == 1
+
+
+def test_the_first_steps_of_a_turn_do_not_count(engine: Engine, tmp_path: Path) -> None:
+    engine.batch(4, decode=False)
+    for step in range(alternating.STEPS + 1):
+        engine.batch(4)
+        engine.clock += 1.0 if step < alternating.SETTLING else 0.0
+    engine.batch(4, decode=False)
+    assert [line["us"] for line in written(tmp_path)] == [10_000.0]
+
+
+def test_a_turn_that_is_cut_short_or_changes_its_requests_is_no_line(engine: Engine, tmp_path: Path) -> None:
+    engine.batch(4, decode=False)
+    for requests in [3] * (alternating.STEPS - 1) + [4] * (alternating.STEPS + 1):
+        engine.batch(requests)
+    engine.batch(4, decode=False)
+    assert [line["requests"] for line in written(tmp_path)] == [4]
+
+
+def lines(*, bound: float, count: int = 40, requests: int = 4) -> list[dict[str, Any]]:
+    """Whole cycles on a host whose speed wanders, and the beginning of one more."""
+    numbers, found, speed = random.Random(3), [], 1.0
+    for turn in range(count * 3 + 1):
+        if turn % 3 == 0:
+            speed = numbers.uniform(0.5, 1.5)
+        way = alternating.way(turn)
+        us = (1000.0 * bound if way == "bound" else 1000.0) * speed * numbers.uniform(0.99, 1.01)
+        found.append({"generation": 0, "turn": turn, "requests": requests, "way": way, "layers": 2, "us": us})
+    return found
+
+
+def test_ratios_are_those_within_a_cycle_whatever_the_host_does_between_them() -> None:
+    found = steps.summary([*lines(bound=1.1), *lines(bound=3.0, requests=1)], 4)
+    median, low, high = found["ratio"]
+    assert found["cycles"] == 40
+    assert low < median < high
+    assert median == pytest.approx(1 / 1.1, abs=0.005)
+    assert high - low < 0.02
+    assert found["again"][0] == pytest.approx(1.0, abs=0.005)
+    assert found["more_us"][0] == pytest.approx(0.1 * found["native_us"], rel=0.2)
+
+
+def test_the_interval_of_the_median_is_that_of_order_statistics() -> None:
+    # For ten values the second smallest and largest: one or fewer of ten coins has a probability of 1.07 %, two of 5.5 %.
+    assert steps.median_interval([float(value) for value in range(1, 11)]) == (5.5, 2.0, 9.0)
+    assert steps.median_interval([1.0, 2.0, 3.0, 4.0, 5.0, 6.0]) == (3.5, 1.0, 6.0)
+    assert [math.isnan(value) for value in steps.median_interval([1.0] * 5)] == [False, True, True]
+    assert all(math.isnan(value) for value in steps.median_interval([]))
+
+
+def test_the_interval_holds_the_median_as_often_as_it_says() -> None:
+    numbers, held = random.Random(5), 0
+    for _ in range(400):
+        _, low, high = steps.median_interval([numbers.expovariate(1.0) for _ in range(25)])
+        held += low <= math.log(2) <= high
+    assert 0.93 <= held / 400 <= 0.99
+
+
+def test_the_table_says_what_was_compared_and_what_is_missing() -> None:
+    found = lines(bound=1.1)
+    row = steps.summary(found, 4)
+    result = {"title": "t", "date": "d", "command": "c", "setting": "s", "versions": {"torch": "2"}}
+    text = steps.table({**result, "engines": {"vendor": [row]}, "failed": {"flagos": "died"}})
+    median = statistics.median(times["native"] / times["bound"] for times in steps.cycles(found, 4))
+    assert f"| vendor | 4 | 2 | {row['native_us']:,.0f} | {median:.3f} (" in text
+    assert text.count("| 40 |") == 1
+    assert "flagos is missing, died" in text
