@@ -87,6 +87,11 @@ class Config:
     use_flaggems: bool = True
     origins: Mapping[str, str] = field(default_factory=dict)
 
+    @property
+    def is_off(self) -> bool:
+        """Whether the white list is empty (``none``): every layer is the framework's, and no vendor need be imported."""
+        return self.oot_whitelist is not None and not self.oot_whitelist
+
     def takes_over(self, op_name: str) -> str | None:
         """None when the operator is taken over from the framework, else which list leaves it out."""
         if op_name in self.oot_blacklist:

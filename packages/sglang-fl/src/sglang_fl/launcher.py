@@ -20,13 +20,14 @@ def before_check(server_args: Any, *args: Any, **kwargs: Any) -> None:
     """BEFORE hook of ``check_server_args``. What it raises stops the start-up: SeamError under ``strict``, ConfigError where the
     policy names an implementation that nothing has, as a policy tuned on another machine may.
     """
-    _ = (
-        default_manager().registry
-    )  # filling it checks the names; workers would do so only when their first layer is bound
+    here = installed()
+    if here is not None and not here.config.is_off:
+        _ = (
+            default_manager().registry
+        )  # filling it checks the names; workers would do so when their first layer is bound
     if not getattr(server_args, "use_ray", False):
         return
     text = f"SGLang {installed_version()} loads no plug-in in the workers that --use-ray starts: they serve without our operators"
-    here = installed()
     if here is not None and here.config.policy.strict:
         raise SeamError(f"strict, and {text}; leave --use-ray out, or turn strict off")
     logger.warning("%s; leave --use-ray out to have them", text)

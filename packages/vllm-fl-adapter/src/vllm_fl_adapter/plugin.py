@@ -59,7 +59,8 @@ def _install() -> Installed:
     config = load_config(PREFIX, operator_aliases=OPERATOR_ALIASES)
     manager = default_manager()
     manager.configure(policy=config.policy)
-    _ = manager.registry  # filling it checks the names that the policy has, before a model is loaded
+    if not config.is_off:
+        _ = manager.registry  # filling it checks the names that the policy has, before a model is loaded
     if config.report is not None:
         manager.count_calls()
 

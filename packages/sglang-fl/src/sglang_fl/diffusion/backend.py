@@ -112,7 +112,8 @@ def _configure(platform: Any) -> Config:
     config = _settings()
     manager = default_manager()
     manager.configure(policy=config.policy, device_type=platform.device_type)
-    _ = manager.registry  # filling it checks the names that the policy has, before a model is loaded
+    if not config.is_off:
+        _ = manager.registry  # filling it checks the names that the policy has, before a model is loaded
     return config
 
 
