@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from fl_dispatch.testing.case import CheckFailed, Target
-from fl_dispatch.testing.checks import mutation, repeats, shapes
+from fl_dispatch.testing.checks import compiled, mutation, repeats, shapes
 from fl_dispatch.testing.vendors import find
 
 
@@ -165,3 +165,34 @@ def test_a_dtype_that_cannot_be_traced_is_found_whatever_the_check_of_graphs_is_
 
     with pytest.raises(CheckFailed, match=r"torch\.compile raised"):
         fake_check(with_function(silu, reading)).run()
+
+
+def test_queries_and_keys_of_one_projection_are_rotated_in_place_in_one_graph_for_all_sizes() -> None:
+    (rotary,) = find("reference", device="cpu", operators=("rotary_embedding",)).targets
+    right = rotary.impl.fn
+
+    def in_place(
+        obj: Any,
+        query: torch.Tensor,
+        key: torch.Tensor,
+        cos: torch.Tensor,
+        sin: torch.Tensor,
+        position_ids: torch.Tensor,
+        rotary_interleaved: bool = False,
+        inplace: bool = True,
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        found = right(obj, query, key, cos, sin, position_ids, rotary_interleaved, False)
+        for given, rotated in zip((query, key), found, strict=True):
+            given.copy_(rotated)
+        return query, key
+
+    impl = dataclasses.replace(
+        rotary.impl,
+        impl_id="vendor.in_place",
+        fn=in_place,
+        mutates=frozenset({"query", "key"}),
+        traceable=True,
+        reads=frozenset(),
+    )
+    (check,) = compiled.cases(dataclasses.replace(rotary, impl=impl))
+    assert check.run()["graphs"] <= 2
