@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -140,6 +141,9 @@ def table(result: Mapping[str, Any]) -> str:
         again = base != AGAIN and any(name.startswith(AGAIN) for by_engine in rates.values() for name in by_engine)
         spread = f" and its spread against {AGAIN}" if again else ""
         lines += [f"Whole interval below {base}{spread}: " + ("; ".join(low) if low else "none") + ".", ""]
+        once = [job for job, found in ratios(rates).items() if any(math.isnan(half) for _, half in found.values())]
+        if once:
+            lines += [f"Of a single round, so without an interval and not judged: {'; '.join(once)}.", ""]
         lines += [
             f"Tokens a second, medians; in brackets the mean ratio to {base} of the same round, 95 % interval.",
             "",

@@ -249,6 +249,16 @@ def test_what_native_again_shows_as_well_is_not_called_below_native() -> None:
     assert "Whole interval below native and its spread against native again: decode, slow: 0.700 ± 0.000." in text
 
 
+def test_what_has_no_interval_is_not_passed_off_as_not_below_native() -> None:
+    rates = {"decode": {"native": [100.0] * 2, "slow": [99.0] * 2}, "prefill": {"native": [100.0], "slow": [50.0]}}
+    text = figures.table({"date": "d", "command": "c", "setting": "s", "groups": {"g": rates}, "choices": {}})
+    assert "Whole interval below native: decode, slow: 0.990 ± 0.000." in text
+    assert "Of a single round, so without an interval and not judged: prefill." in text
+    assert "not judged" not in figures.table(
+        {"date": "d", "command": "c", "setting": "s", "groups": {"g": {"decode": rates["decode"]}}, "choices": {}}
+    )
+
+
 def test_a_table_whose_native_engine_died_says_with_what_the_others_are_compared() -> None:
     rates = {"decode": {"native again, eager": [100.0, 110.0], "slow, eager": [90.0, 99.0]}}
     text = figures.table({"date": "d", "command": "c", "setting": "s", "groups": {"g": rates}, "choices": {}})
