@@ -144,8 +144,9 @@ def test_an_engines_threads_are_judged_by_what_they_do_once_it_is_up(
 
 def test_the_round_that_passes_the_budget_is_the_last(fakes: list[Any]) -> None:
     seen: list[int] = []
-    rates = turns.measure(fakes, 9, JOBS, 0.0, lambda now: seen.append(len(now["decode"]["native"])))
-    assert seen == [1]
+    every_turn: figures.Rates = {}
+    rates = turns.measure(fakes, 9, JOBS, 0.0, lambda now: seen.append(len(now["decode"]["native"])), None, every_turn)
+    assert (seen, every_turn) == ([1], {})  # a single turn a round is in the rates already
     assert len(rates["decode"]["ours"]) == 1
 
 
@@ -241,7 +242,7 @@ def test_the_table_has_ratios_of_the_same_round_and_names_what_is_below_native()
 
 
 def test_what_native_again_shows_as_well_is_not_called_below_native() -> None:
-    rates = {"native": [100.0, 100.0], "native again": [97.0, 99.0], "tuned": [99.0, 99.0], "slow": [70.0, 70.0]}
+    rates = {"native": [100.0, 100.0], "native again": [97.0, 99.0], "tuned": [90.0, 90.0], "slow": [70.0, 70.0]}
     assert figures.below({"decode": rates}) == ["decode, slow: 0.700 ± 0.000"]
     text = figures.table(
         {"date": "d", "command": "c", "setting": "s", "groups": {"g": {"decode": rates}}, "choices": {}}

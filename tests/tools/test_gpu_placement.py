@@ -6,9 +6,11 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -57,16 +59,35 @@ def test_where_every_cpu_seems_to_share_none_is_left_empty(monkeypatch: pytest.M
     assert placement.choose(range(8)) == placement.Placement(2, frozenset({0, 1, 3, 4, 5, 6, 7}))
 
 
+def test_as_many_cpus_may_be_left_empty_as_leave_enough_for_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(placement, "speed", speeds(dict.fromkeys((3, 4, 5), 0.5)))
+    assert placement.choose(range(8)) == placement.Placement(2, frozenset({0, 1, 6, 7}), frozenset({3, 4, 5}))
+
+
 def test_few_cpus_are_not_divided() -> None:
     assert placement.choose(range(placement.LEAST - 1)) is None
 
 
-def test_the_speed_of_a_cpu_is_counted_there_and_nothing_is_left_running() -> None:
-    cpu = min(os.sched_getaffinity(0))
-    alone, beside = placement.speed(cpu, seconds=0.02), placement.speed(cpu, beside=cpu, seconds=0.02)
-    assert 0 < beside < alone
-    children = Path(f"/proc/{os.getpid()}/task/{os.getpid()}/children").read_text().split()
-    assert not [child for child in children if "sched_setaffinity" in Path(f"/proc/{child}/cmdline").read_text()]
+def children() -> list[int]:
+    return list(map(int, Path(f"/proc/self/task/{threading.get_native_id()}/children").read_text().split()))
+
+
+def test_the_speed_of_a_cpu_is_counted_while_the_other_is_busy_and_nothing_is_left_running(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Not by how much slower it is: that other work on this machine may hide."""
+    run, cpu, already = subprocess.run, max(os.sched_getaffinity(0)), set(children())
+    busy: list[list[set[int]]] = []
+
+    def noting(*args: Any, **kwargs: Any) -> Any:
+        busy.append([os.sched_getaffinity(child) for child in children() if child not in already])
+        return run(*args, **kwargs)
+
+    monkeypatch.setattr(subprocess, "run", noting)
+    assert placement.speed(cpu, seconds=0.02) > 0
+    assert placement.speed(cpu, beside=cpu, seconds=0.02) > 0
+    assert busy == [[]] * 3 + [[{cpu}]] * 3
+    assert set(children()) == already
 
 
 @pytest.fixture
@@ -103,6 +124,37 @@ def test_the_thread_that_was_busy_only_until_then_is_not_the_busiest(group: tupl
     placement.pin(number, placement.Placement(first, frozenset(os.sched_getaffinity(0))), {**before, child: later})
     assert os.sched_getaffinity(child) == {first}
     assert os.sched_getaffinity(busy) == os.sched_getaffinity(idle) == os.sched_getaffinity(0)
+
+
+def test_a_thread_that_ends_meanwhile_keeps_no_other_one_from_its_cpus(monkeypatch: pytest.MonkeyPatch) -> None:
+    placed: dict[int, set[int]] = {}
+
+    def place(thread: int, cpus: set[int]) -> None:
+        if thread == 1:
+            raise ProcessLookupError
+        placed[thread] = set(cpus)
+
+    monkeypatch.setattr(placement, "spent", lambda group: {1: 0.5, 2: 0.75, 3: 0.25})
+    monkeypatch.setattr(os, "sched_setaffinity", place)
+    placement.pin(1, placement.Placement(0, frozenset({4, 5})), {})
+    assert placed == {2: {0}, 3: {4, 5}}
+
+
+def test_the_time_of_a_thread_is_read_whatever_its_name_is() -> None:
+    found: list[tuple[float, float]] = []
+
+    def work() -> None:
+        number = threading.get_native_id()
+        Path(f"/proc/self/task/{number}/comm").write_text("a) S 1 (")
+        while time.thread_time() < 0.1:
+            pass
+        found.append((placement.cpu_seconds(os.getpid())[number], time.thread_time()))
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join()
+    ((read, spent),) = found
+    assert read == pytest.approx(spent, abs=0.03)
 
 
 def test_a_group_that_is_gone_is_no_error() -> None:
