@@ -124,6 +124,18 @@ def serve(engine: Engine, requests: int, new: int, seconds: float) -> None:
     engine.pause()
 
 
+def attempt(engine: Engine, counts: Iterable[int], seconds: float, arguments: Any, failed: dict[str, str]) -> bool:
+    """``serve`` with each number of requests; False and the reason in ``failed`` where the engine died."""
+    try:
+        for requests in counts:
+            serve(engine, requests, arguments.new, seconds)
+    except EngineError as error:
+        print(error, flush=True)
+        failed[engine.name] = error.reason
+        return False
+    return True
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Start the engines, let each decode in its turn, write what came out; 1 where something is missing."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -166,23 +178,23 @@ def main(argv: Sequence[str] | None = None) -> int:
             started.append(Engine(label, True, True, variables, with_plugin, *options, wait=False))
         up = all_ready(started, result["failed"])
         for engine in up:
-            serve(engine, 1, arguments.new, 0.0)  # compiles
+            engine.pause()
+        counts = list(map(int, arguments.requests.split(",")))
+        for engine in list(up):
+            if not attempt(engine, counts, 0.0, arguments, result["failed"]):  # compiles
+                up.remove(engine)
         placement = choose(os.sched_getaffinity(0))
         if placement is not None:
             result["setting"] += f" CPUs: {placement}."
             for engine in up:
                 engine.place(placement)
         for engine in up:
-            name = engine.name.partition(",")[0]
-            try:
-                for requests in map(int, arguments.requests.split(",")):
-                    serve(engine, requests, arguments.new, arguments.seconds)
-            except EngineError as error:
-                print(error, flush=True)
-                result["failed"][engine.name] = error.reason
+            if not attempt(engine, counts, arguments.seconds, arguments, result["failed"]):
                 continue
-            lines = [json.loads(line) for line in files[name].read_text(encoding="utf-8").splitlines()]
-            result["engines"][name] = [summary(lines, requests) for requests in map(int, arguments.requests.split(","))]
+            name = engine.name.partition(",")[0]
+            text = files[name].read_text(encoding="utf-8") if files[name].exists() else ""
+            lines = [json.loads(line) for line in text.splitlines()]
+            result["engines"][name] = [summary(lines, requests) for requests in counts]
             (arguments.out / "steps.json").write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
             (arguments.out / "steps.md").write_text(table(result), encoding="utf-8")
     finally:

@@ -34,6 +34,6 @@ def test_the_layers_of_a_served_model_go_both_ways_in_turn(tmp_path: Path) -> No
     result = json.loads((tmp_path / "out" / "steps.json").read_text(encoding="utf-8"))
     (row,) = result["engines"]["flagos"]
     assert row["layers"] == LAYERS
-    assert row["cycles"] == 2
+    assert row["cycles"] == 4  # two while it compiles
     assert row["native_us"] > 0
     assert row["ratio"][0] > 0

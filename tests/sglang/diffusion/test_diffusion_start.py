@@ -202,6 +202,7 @@ def test_a_layer_class_that_sglang_moved_aborts_the_start_and_is_named(monkeypat
 def test_initialisation_sets_the_device_up_and_registers_under_the_platforms_key(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    known = layers()  # imported before there is a platform that nothing else knows
     calls: list[int] = []
     one = DispatchPlatform(facts(setup=lambda: calls.append(1), native_forward="acme_forward"))
     monkeypatch.setattr(platforms, "_current_platform", one)
@@ -211,7 +212,6 @@ def test_initialisation_sets_the_device_up_and_registers_under_the_platforms_key
     from sglang.multimodal_gen.runtime.layers.custom_op import CustomOp
 
     registered = CustomOp._oot_forward_registry["acme_forward"]
-    known = layers()
     assert {known.SiluAndMul, known.GeluAndMul, known.RMSNorm, known.RotaryEmbedding} <= set(registered)
     found = backend.started()
     assert found is not None

@@ -22,9 +22,8 @@ def before_check(server_args: Any, *args: Any, **kwargs: Any) -> None:
     """
     here = installed()
     if here is not None and not here.config.is_off:
-        _ = (
-            default_manager().registry
-        )  # filling it checks the names; workers would do so when their first layer is bound
+        # Filling it checks the names; workers would do so when their first layer is bound.
+        _ = default_manager().registry
     if not getattr(server_args, "use_ray", False):
         return
     text = f"SGLang {installed_version()} loads no plug-in in the workers that --use-ray starts: they serve without our operators"
