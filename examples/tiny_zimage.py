@@ -3,8 +3,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 HEAD_SIZE, HEADS, TEXT = 32, 2, 64
 #: One image of ``SAMPLING``: the text encoder for both prompts (3 blocks with 4 norms, an activation and a rotary embedding
@@ -22,6 +25,29 @@ SAMPLING = {
 }
 
 
+@contextlib.contextmanager
+def nan_where_nothing_is_set() -> Iterator[None]:
+    """New memory holds NaN, and not what was there before: some parameters are made without a value."""
+    import torch
+
+    before = torch.are_deterministic_algorithms_enabled()
+    torch.use_deterministic_algorithms(True)
+    try:
+        yield
+    finally:
+        torch.use_deterministic_algorithms(before)
+
+
+def saved(model: Any, folder: Path) -> None:
+    """Give the parameters that have no value a random one, and write the model."""
+    import torch
+
+    for parameter in model.parameters():
+        if parameter.isnan().any():
+            torch.nn.init.normal_(parameter, std=0.02)
+    model.save_pretrained(folder)
+
+
 def make(folder: Path) -> Path:
     """Write it; the last part of the folder's name is one that SGLang knows the pipeline by."""
     import torch
@@ -31,30 +57,34 @@ def make(folder: Path) -> Path:
 
     root = folder / "Z-Image-Turbo"
     torch.manual_seed(0)
-    ZImageTransformer2DModel(
-        dim=HEAD_SIZE * HEADS,
-        n_layers=2,
-        n_refiner_layers=1,
-        n_heads=HEADS,
-        n_kv_heads=HEADS,
-        cap_feat_dim=TEXT,
-        axes_dims=[8, 12, 12],
-        axes_lens=[1024, 512, 512],
-    ).save_pretrained(root / "transformer")
+    with nan_where_nothing_is_set():
+        transformer = ZImageTransformer2DModel(
+            dim=HEAD_SIZE * HEADS,
+            n_layers=2,
+            n_refiner_layers=1,
+            n_heads=HEADS,
+            n_kv_heads=HEADS,
+            cap_feat_dim=TEXT,
+            axes_dims=[8, 12, 12],
+            axes_lens=[1024, 512, 512],
+        )
+    saved(transformer, root / "transformer")
     config = root / "transformer" / "config.json"
     # SGLang's names of two fields, which are at the published model's values by default.
     config.write_text(json.dumps({**json.loads(config.read_text()), "num_attention_heads": HEADS, "num_layers": 2}))
-    AutoencoderKL(
-        down_block_types=["DownEncoderBlock2D"] * 4,
-        up_block_types=["UpDecoderBlock2D"] * 4,
-        block_out_channels=[32] * 4,
-        latent_channels=16,
-        norm_num_groups=8,
-        scaling_factor=0.3611,
-        shift_factor=0.1159,
-        use_quant_conv=False,
-        use_post_quant_conv=False,
-    ).save_pretrained(root / "vae")
+    with nan_where_nothing_is_set():
+        autoencoder = AutoencoderKL(
+            down_block_types=["DownEncoderBlock2D"] * 4,
+            up_block_types=["UpDecoderBlock2D"] * 4,
+            block_out_channels=[32] * 4,
+            latent_channels=16,
+            norm_num_groups=8,
+            scaling_factor=0.3611,
+            shift_factor=0.1159,
+            use_quant_conv=False,
+            use_post_quant_conv=False,
+        )
+    saved(autoencoder, root / "vae")
     FlowMatchEulerDiscreteScheduler(shift=3.0).save_pretrained(root / "scheduler")
     words = [*sorted(pre_tokenizers.ByteLevel.alphabet()), "<|endoftext|>", "<|im_start|>", "<|im_end|>"]
     bytes_only = Tokenizer(models.BPE(vocab={word: number for number, word in enumerate(words)}, merges=[]))
@@ -79,7 +109,9 @@ def make(folder: Path) -> Path:
         max_position_embeddings=1024,
         tie_word_embeddings=True,
     )
-    Qwen3ForCausalLM(text).save_pretrained(root / "text_encoder")
+    with nan_where_nothing_is_set():
+        encoder = Qwen3ForCausalLM(text)
+    saved(encoder, root / "text_encoder")
     parts = {
         "scheduler": ("diffusers", "FlowMatchEulerDiscreteScheduler"),
         "text_encoder": ("transformers", "Qwen3ForCausalLM"),

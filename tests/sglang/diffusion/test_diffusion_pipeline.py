@@ -29,6 +29,19 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tiny_zimage.make(tmp_path_factory.mktemp("model"))
 
 
+def test_the_models_weights_are_the_same_each_time_and_numbers(model: Path, tmp_path: Path) -> None:
+    import torch
+    from safetensors.torch import load_file
+
+    _ = [torch.full((64,), torch.nan) for _ in range(10_000)]  # what new memory may hold
+    again = tiny_zimage.make(tmp_path)
+    files = {path.relative_to(model): path for path in model.rglob("*.safetensors")}
+    assert {path.parent.name for path in files} == {"transformer", "vae", "text_encoder"}
+    for path, file in files.items():
+        assert (again / path).read_bytes() == file.read_bytes(), path
+        assert not any(weight.isnan().any() for weight in load_file(file).values()), path
+
+
 class Images:
     """What became of five workers of one program: on a vendor's platform, on SGLang's own given out by us, on
     SGLang's own with our hooks, without us, and on a vendor's platform whose set-up fails.
