@@ -3,9 +3,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
-from collections.abc import Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -25,23 +24,16 @@ SAMPLING = {
 }
 
 
-@contextlib.contextmanager
-def nan_where_nothing_is_set() -> Iterator[None]:
-    """New memory holds NaN, and not what was there before: some parameters are made without a value."""
+def write(build: Callable[[], Any], folder: Path) -> None:
+    """Write the model that ``build`` makes. Parameters that it makes without a value get a random one."""
     import torch
 
     before = torch.are_deterministic_algorithms_enabled()
-    torch.use_deterministic_algorithms(True)
+    torch.use_deterministic_algorithms(True)  # so that new memory holds NaN, and not what was there before
     try:
-        yield
+        model = build()
     finally:
         torch.use_deterministic_algorithms(before)
-
-
-def saved(model: Any, folder: Path) -> None:
-    """Give the parameters that have no value a random one, and write the model."""
-    import torch
-
     for parameter in model.parameters():
         if parameter.isnan().any():
             torch.nn.init.normal_(parameter, std=0.02)
@@ -57,8 +49,8 @@ def make(folder: Path) -> Path:
 
     root = folder / "Z-Image-Turbo"
     torch.manual_seed(0)
-    with nan_where_nothing_is_set():
-        transformer = ZImageTransformer2DModel(
+    write(
+        lambda: ZImageTransformer2DModel(
             dim=HEAD_SIZE * HEADS,
             n_layers=2,
             n_refiner_layers=1,
@@ -67,13 +59,14 @@ def make(folder: Path) -> Path:
             cap_feat_dim=TEXT,
             axes_dims=[8, 12, 12],
             axes_lens=[1024, 512, 512],
-        )
-    saved(transformer, root / "transformer")
+        ),
+        root / "transformer",
+    )
     config = root / "transformer" / "config.json"
     # SGLang's names of two fields, which are at the published model's values by default.
     config.write_text(json.dumps({**json.loads(config.read_text()), "num_attention_heads": HEADS, "num_layers": 2}))
-    with nan_where_nothing_is_set():
-        autoencoder = AutoencoderKL(
+    write(
+        lambda: AutoencoderKL(
             down_block_types=["DownEncoderBlock2D"] * 4,
             up_block_types=["UpDecoderBlock2D"] * 4,
             block_out_channels=[32] * 4,
@@ -83,8 +76,9 @@ def make(folder: Path) -> Path:
             shift_factor=0.1159,
             use_quant_conv=False,
             use_post_quant_conv=False,
-        )
-    saved(autoencoder, root / "vae")
+        ),
+        root / "vae",
+    )
     FlowMatchEulerDiscreteScheduler(shift=3.0).save_pretrained(root / "scheduler")
     words = [*sorted(pre_tokenizers.ByteLevel.alphabet()), "<|endoftext|>", "<|im_start|>", "<|im_end|>"]
     bytes_only = Tokenizer(models.BPE(vocab={word: number for number, word in enumerate(words)}, merges=[]))
@@ -109,9 +103,7 @@ def make(folder: Path) -> Path:
         max_position_embeddings=1024,
         tie_word_embeddings=True,
     )
-    with nan_where_nothing_is_set():
-        encoder = Qwen3ForCausalLM(text)
-    saved(encoder, root / "text_encoder")
+    write(lambda: Qwen3ForCausalLM(text), root / "text_encoder")
     parts = {
         "scheduler": ("diffusers", "FlowMatchEulerDiscreteScheduler"),
         "text_encoder": ("transformers", "Qwen3ForCausalLM"),

@@ -24,9 +24,8 @@ from typing import Any
 
 from alternating import CYCLE, VARIABLE
 from engines import SETTLE_SECONDS, Engine, EngineError, all_ready, exit_on_terminate, framework_variables, stop_all
-from placement import choose
 from policies import policy_file
-from serve import device, versions
+from serve import device, place, versions
 
 #: Engine to its settings.
 ENGINES: Mapping[str, Mapping[str, str]] = {
@@ -183,11 +182,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         for engine in list(up):
             if not attempt(engine, counts, 0.0, arguments, result["failed"]):  # compiles
                 up.remove(engine)
-        placement = choose(os.sched_getaffinity(0))
-        if placement is not None:
-            result["setting"] += f" CPUs: {placement}."
-            for engine in up:
-                engine.place(placement)
+        place(result, up)
         for engine in up:
             if not attempt(engine, counts, arguments.seconds, arguments, result["failed"]):
                 continue

@@ -172,16 +172,9 @@ def test_queries_and_keys_of_one_projection_are_rotated_in_place_in_one_graph_fo
     right = rotary.impl.fn
 
     def in_place(
-        obj: Any,
-        query: torch.Tensor,
-        key: torch.Tensor,
-        cos: torch.Tensor,
-        sin: torch.Tensor,
-        position_ids: torch.Tensor,
-        rotary_interleaved: bool = False,
-        inplace: bool = True,
+        obj: Any, query: torch.Tensor, key: torch.Tensor, *rest: Any, **named: Any
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        found = right(obj, query, key, cos, sin, position_ids, rotary_interleaved, False)
+        found = right(obj, query, key, *rest, **named)
         for given, rotated in zip((query, key), found, strict=True):
             given.copy_(rotated)
         return query, key

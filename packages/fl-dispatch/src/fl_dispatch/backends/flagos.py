@@ -24,8 +24,13 @@ if TYPE_CHECKING:
 
 #: What is called of FlagGems.
 FUNCTIONS = (
-    *("swiglu", "silu_and_mul_out", "geglu", "gelu_and_mul"),
-    *("rms_norm", "fused_add_rms_norm", "apply_rotary_pos_emb"),
+    "swiglu",
+    "silu_and_mul_out",
+    "geglu",
+    "gelu_and_mul",
+    "rms_norm",
+    "fused_add_rms_norm",
+    "apply_rotary_pos_emb",
 )
 
 #: torch's names of the devices FlagGems has a backend for; of its CPU backend (Arm) nothing is known here.

@@ -68,15 +68,14 @@ def initialise(platform: Any, setup: Callable[[], None] | None, *, registers: bo
     if setup is not None:
         hint = "the vendor package's SDK or driver is not usable here; SGLANG_FL_DENY_VENDORS leaves the vendor out"
         _step(device, f"setup() of the vendor's DevicePlatform ({_name(setup)})", hint, setup)
-    _step(
-        device, *reading, lambda: _configure(platform)
-    )  # imports the vendors' operators, which may need what setup() does
+    # Imports the vendors' operators, which may need what setup() does.
+    config = _step(device, *reading, lambda: _configure(platform))
     if registers:
         hint = f"use a tested version of SGLang, or another platform with {VARIABLE}"
-        _started = _step(device, "registering our forwards", hint, lambda: _register(platform))
+        _started = _step(device, "registering our forwards", hint, lambda: _register(platform, config))
     else:
         _step(device, "loading our hooks", f"add {ENTRY_POINT} to SGLANG_PLUGINS, or unset it", _require_hooks)
-        _started = _step(device, "reading the settings", "`fl-dispatch doctor` checks them", lambda: _start(platform))
+        _started = _start(platform, config)
     logger.info(
         "sglang-fl: SGLang %s diffusion on %s, %s, order %s",
         installed_version(),
@@ -117,9 +116,9 @@ def _configure(platform: Any) -> Config:
     return config
 
 
-def _register(platform: Any) -> Started:
+def _register(platform: Any, config: Config) -> Started:
     key = platform.get_dispatch_key_name()
-    here = _start(platform, key)
+    here = _start(platform, config, key)
     here.seam = f"{CUSTOM_OP}.register_oot_forward(platform_key={key!r})"
     here.registered = here.forwards.register()
     return here
@@ -132,12 +131,12 @@ def without_platform(platform: Any) -> Started:
         FLDispatchError: the settings are wrong.
     """
     global _started
-    _started = _start(platform)
+    _started = _start(platform, _configure(platform))
     return _started
 
 
-def _start(platform: Any, key: str = "native") -> Started:
-    config, manager = _configure(platform), default_manager()
+def _start(platform: Any, config: Config, key: str = "native") -> Started:
+    manager = default_manager()
     if config.report is not None:
         manager.count_calls()
     warning = verdict(installed_version())
