@@ -118,7 +118,7 @@ def ways(crowded: bool) -> Ways:
     by_tokens = build(crowded, by_tokens={OP: {1: "vendor:slow", "more": "vendor:fast"}})
     sized = by_tokens.bind(OP, layer)
     counting = build(crowded)
-    counting.count_calls()
+    counting.watch(calls=True)
     counted = counting.bind(OP, layer)
     KEEP.extend((known, counted, sized))
     found["bound bridge, by tokens"] = (bridge(sized, layer), "x, r")

@@ -42,6 +42,7 @@ def settings(draw):
         "oot_whitelist": sorted(draw(st.sets(operators))),
         "oot_blacklist": sorted(draw(st.sets(operators))),
         "report": draw(paths),
+        "compare": draw(st.booleans()),
         "flagos_aten": draw(st.booleans()),
         "flagos_whitelist": sorted(draw(st.sets(aten_operators))),
         "flagos_blacklist": sorted(draw(st.sets(aten_operators))),
@@ -50,6 +51,8 @@ def settings(draw):
     keys = draw(st.sets(st.sampled_from(IN_FILE)))
     if any(key.startswith("flagos_") for key in keys):
         keys.add("flagos_aten")  # the others are an error without it
+    if "compare" in keys:
+        keys.add("report")  # likewise
     return {key: values[key] for key in keys}
 
 
@@ -61,7 +64,7 @@ def as_variables(values):
             text = ";".join(f"{op}={'|'.join(order)}" for op, order in value.items())
         elif key in ("report", "flagos_record"):
             text = value
-        elif key in ("strict", "flagos_aten"):
+        elif key in ("strict", "compare", "flagos_aten"):
             text = "1" if value else "0"
         else:
             text = ",".join(value) or "none"

@@ -18,7 +18,7 @@ def load() -> Any:
     from sglang_fl.plugin import installed
 
     load_plugins()
-    default_manager().count_calls()
+    default_manager().watch(calls=True)
     here = installed()
     assert here is not None
     from sglang.srt.platforms import current_platform

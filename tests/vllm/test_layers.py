@@ -47,7 +47,7 @@ REPLACED_IN_SOME = {"TeleChat3RoPEScaledRotaryEmbedding"}
 def loaded() -> None:
     """As vLLM does it."""
     load_general_plugins()
-    default_manager().count_calls()  # as with VLLM_FL_REPORT
+    default_manager().watch(calls=True)  # as with VLLM_FL_REPORT
 
 
 @contextlib.contextmanager

@@ -207,7 +207,7 @@ def test_native_in_every_part_leaves_the_layer(manager, impl, layer):
 
 def test_the_report_has_a_row_for_each_part(two, layer):
     built = two()
-    built.count_calls()
+    built.watch(calls=True)
     site = built.bind(OP, layer, label="SiluAndMul")
     for tokens in (1, 2, 3):
         site.fn(layer, rows(tokens))
@@ -220,7 +220,7 @@ def test_the_report_has_a_row_for_each_part(two, layer):
 
 def test_counts_survive_a_change_of_the_policy(two, layer):
     built = two()
-    built.count_calls()
+    built.watch(calls=True)
     site = built.bind(OP, layer, label="SiluAndMul")
     site.fn(layer, rows(1))
     built.configure(policy=SelectionPolicy(prefer="reference"))

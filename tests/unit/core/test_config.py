@@ -72,6 +72,7 @@ def test_every_setting_can_be_given_in_the_file(load):
         oot_whitelist: [rms_norm]
         oot_blacklist: rms_norm
         report: /tmp/report.json
+        compare: true
         flagos_aten: true
         flagos_whitelist: [mm, add.Tensor]
         flagos_blacklist: [add.Tensor]
@@ -80,6 +81,7 @@ def test_every_setting_can_be_given_in_the_file(load):
     )
     assert config.policy.per_op == {"rms_norm": ("reference", "vendor"), "silu_and_mul": ("impl:vendor.acme",)}
     assert config.policy.strict
+    assert config.compare
     assert config.oot_blacklist == {"rms_norm"}
     assert (config.flagos_aten, config.flagos_record) == (True, "/tmp/aten.txt")
     assert (config.flagos_whitelist, config.flagos_blacklist) == ({"mm", "add.Tensor"}, {"add.Tensor"})

@@ -425,7 +425,7 @@ def test_calls_of_layers_are_counted_once_that_is_asked_for_and_not_before(one, 
     shared = one.shared_site("rms_norm")
     x = torch.ones(1, 8)
     site.fn(layer, x)
-    one.count_calls()
+    one.watch(calls=True)
     site.fn(layer, x)
     site.fn(layer, x, residual=x)
     one.call_op("rms_norm", layer, x)
@@ -433,7 +433,7 @@ def test_calls_of_layers_are_counted_once_that_is_asked_for_and_not_before(one, 
 
 
 def test_a_counted_layer_still_counts_after_the_policy_changed(one, layer):
-    one.count_calls()
+    one.watch(calls=True)
     site = one.bind("rms_norm", layer)
     one.configure(policy=SelectionPolicy(prefer="vendor"))
     site.fn(layer, torch.ones(1, 8))
@@ -443,8 +443,8 @@ def test_a_counted_layer_still_counts_after_the_policy_changed(one, layer):
 def test_counting_cannot_begin_under_a_graph(one, layer):
     site = one.bind("rms_norm", layer)
     one.freeze("the graph of 8 requests")
-    with pytest.raises(FrozenSelectionError, match="whether calls are counted cannot change any more"):
-        one.count_calls()
+    with pytest.raises(FrozenSelectionError, match="what is watched cannot change any more"):
+        one.watch(calls=True)
     assert site.fn is site.impl.fn
 
 

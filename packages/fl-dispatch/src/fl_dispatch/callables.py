@@ -12,12 +12,13 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from fl_dispatch import failure
-from fl_dispatch.facts import is_tracing
+from fl_dispatch.facts import is_tracing, tracing_or_capturing
 from fl_dispatch.limits import check_for, dtype_of, layer_verdict, positional, torch_dtypes
 from fl_dispatch.ops.spec import OpSpec
 from fl_dispatch.types import OpImpl
 
 if TYPE_CHECKING:
+    from fl_dispatch.comparison import Comparison
     from fl_dispatch.site import Site
 
 _IN_A_GRAPH = "        if _is_compiling() and _site.prepare_compiled():\n            return _site.compiled({names})\n"
@@ -25,7 +26,8 @@ _IN_A_GRAPH = "        if _is_compiling() and _site.prepare_compiled():\n       
 
 def compose(site: Site, impl: OpImpl) -> Callable[..., Any]:
     """The callable for a site: the implementation itself, with only those checks that the decision could not settle."""
-    fn = impl.fn
+    comparison = site.manager.comparison
+    fn = impl.fn if comparison is None else _compared(comparison, site, impl)
     if site.manager.failures.is_watched(impl):
         fn = _watched(site, impl, fn)
     check = check_for(site, impl)
@@ -92,6 +94,21 @@ def _counted(site: Site, fn: Callable[..., Any]) -> Callable[..., Any]:
     # Not in a trace: the counter's value would be a condition of the graph, compiled anew for each call.
     body = "        if not _is_tracing():\n            _site.calls += 1\n        return _fn({names})\n"
     return _compiled(spec, body, _is_tracing=is_dynamo_compiling, _site=site, _fn=fn)
+
+
+def _compared(comparison: Comparison, site: Site, impl: OpImpl) -> Callable[..., Any]:
+    """Where somebody looks for a wrong number: each call is judged, but for those that go into a graph."""
+    from torch.compiler import is_dynamo_compiling
+
+    spec = site.manager.registry.spec(site.op_name)
+    return _compiled(
+        spec,
+        "        if _is_tracing() or _capturing():\n            return _fn({names})\n        return _judged({names})\n",
+        _is_tracing=is_dynamo_compiling,
+        _capturing=tracing_or_capturing,
+        _fn=impl.fn,
+        _judged=lambda *args: comparison.judge(site, impl, args),
+    )
 
 
 def _watched(site: Site, impl: OpImpl, fn: Callable[..., Any]) -> Callable[..., Any]:

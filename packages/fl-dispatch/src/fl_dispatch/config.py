@@ -46,6 +46,7 @@ SETTINGS: tuple[Setting, ...] = (
     Setting("oot_whitelist", "operators", "If set, the only operators taken over from the framework.", None),
     Setting("oot_blacklist", "operators", "Operators left to the framework's own method.", ()),
     Setting("report", "path", "Where each worker writes its JSON report; the rank is put into the name.", None),
+    Setting("compare", "flag", "Judge every eager call against float64, into the report; slow.", False),
     Setting("flagos_aten", "flag", "Workers let FlagGems replace PyTorch's own (ATen) operators.", False),
     Setting("flagos_whitelist", "aten_operators", "If set, the only ATen operators that FlagGems replaces.", None),
     Setting("flagos_blacklist", "aten_operators", "ATen operators left to PyTorch.", ()),
@@ -79,6 +80,7 @@ class Config:
     oot_whitelist: frozenset[str] | None = None
     oot_blacklist: frozenset[str] = frozenset()
     report: str | None = None
+    compare: bool = False
     flagos_aten: bool = False
     flagos_whitelist: frozenset[str] | None = None
     flagos_blacklist: frozenset[str] = frozenset()
@@ -109,6 +111,7 @@ class Config:
         values["oot_whitelist"] = None if self.oot_whitelist is None else sorted(self.oot_whitelist)
         values["oot_blacklist"] = sorted(self.oot_blacklist)
         values["report"] = self.report
+        values["compare"] = self.compare
         values["flagos_aten"] = self.flagos_aten
         values["flagos_whitelist"] = None if self.flagos_whitelist is None else sorted(self.flagos_whitelist)
         values["flagos_blacklist"] = sorted(self.flagos_blacklist)
@@ -164,7 +167,7 @@ def load_config(
         apply(_checked_keys(content, path), path)
     apply(from_environment, prefix)
 
-    _check_aten(origins, prefix)
+    _check_together(values, origins, prefix)
     flaggems = environ.get(USE_FLAGGEMS, "").strip()
     if flaggems:
         origins["use_flaggems"] = USE_FLAGGEMS
@@ -183,6 +186,7 @@ def load_config(
         oot_whitelist=None if values["oot_whitelist"] is None else frozenset(values["oot_whitelist"]),
         oot_blacklist=frozenset(values["oot_blacklist"]),
         report=values["report"],
+        compare=values["compare"],
         flagos_aten=values["flagos_aten"],
         flagos_whitelist=None if values["flagos_whitelist"] is None else frozenset(values["flagos_whitelist"]),
         flagos_blacklist=frozenset(values["flagos_blacklist"]),
@@ -193,8 +197,13 @@ def load_config(
     )
 
 
-def _check_aten(origins: Mapping[str, str], prefix: str) -> None:
-    """Lists without a word on whether they are to be used: whoever wrote them expects that they are."""
+def _check_together(values: Mapping[str, Value], origins: Mapping[str, str], prefix: str) -> None:
+    """A setting without the one that gives it an effect: whoever wrote it expects that it has one."""
+    if values["compare"] and values["report"] is None:
+        raise ConfigError(
+            f"{origins['compare']}: compare writes what it finds into the report, and there is none; "
+            f"set {prefix}REPORT=report.json too"
+        )
     given = [key for key in ("flagos_whitelist", "flagos_blacklist", "flagos_record") if key in origins]
     if given and "flagos_aten" not in origins:
         raise ConfigError(

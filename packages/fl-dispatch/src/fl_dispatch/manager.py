@@ -5,12 +5,13 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager
 from typing import Any
 
 from fl_dispatch import facts
 from fl_dispatch.callables import guarded
+from fl_dispatch.comparison import Comparison
 from fl_dispatch.contexts import PolicyContexts
 from fl_dispatch.discovery import VendorRecord, discover
 from fl_dispatch.errors import FrozenSelectionError
@@ -63,6 +64,7 @@ class OpManager:
         self._availability = facts.Availability()
         self._frozen: str | None = None
         self._counts_calls = False
+        self.comparison: Comparison | None = None
         self.vendors: tuple[VendorRecord, ...] = ()
         self.failures = FailureLedger()
         self._registry.on_change(self._registered)
@@ -99,16 +101,33 @@ class OpManager:
         return self._compiled
 
     @property
+    def captured(self) -> bool:
+        """Whether device graphs are captured in this process."""
+        return self._captured
+
+    @property
     def counts_calls(self) -> bool:
         """Whether calls of layers are counted."""
         return self._counts_calls
 
-    def count_calls(self) -> None:
-        """Count the calls of every layer from now on, for a report. It costs each call as much as a Python call does."""
+    def watch(self, *, calls: bool = False, numbers: bool = False) -> None:
+        """Look at calls of layers from now on, for a report; nobody else pays for it.
+
+        Args:
+            calls: count them, which costs each as much as a Python call does.
+            numbers: judge each eager one against float64 (``comparison``), to find a wrong number. That is slow.
+        """
         with self.lock:
-            self._refuse_if_frozen("whether calls are counted")
-            self._counts_calls = True
-            self._redecide()
+            if calls or numbers:
+                self._refuse_if_frozen("what is watched")
+                self._counts_calls |= calls
+                self.comparison = self.comparison or (Comparison() if numbers else None)
+                self._redecide()
+
+    def name_layers(self, named: Iterable[tuple[str, Any]]) -> None:
+        """Tell what the layers of a model are called there (``model.named_modules()``), for messages about single layers."""
+        if self.comparison is not None:
+            self.comparison.name_layers(named)
 
     def configure(
         self,

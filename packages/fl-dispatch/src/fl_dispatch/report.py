@@ -116,6 +116,14 @@ class Report:
 
     def _notes(self) -> list[str]:
         """What somebody who serves models would want to change."""
+        notes = []
+        if self._manager.comparison is not None:
+            notes.append(f"{self._config.prefix}COMPARE judges every call in eager mode against float64, which is slow")
+            if self._manager.compiled or self._manager.captured:
+                notes.append("calls in compiled or captured graphs are not compared; serve without graphs for that")
+        return [*notes, *self._last_resorts()]
+
+    def _last_resorts(self) -> list[str]:
         if self._manager.device_type == "cpu":
             return []
         last_resort = sorted(
@@ -132,6 +140,7 @@ class Report:
 
     def as_dict(self) -> dict[str, Any]:
         """The content of the file."""
+        comparison = self._manager.comparison
         return {
             "schema_version": SCHEMA_VERSION,
             "framework": self._framework,
@@ -143,6 +152,7 @@ class Report:
             "counts": "calls (eager mode)",
             **{key: value() if callable(value) else value for key, value in self._facts.items()},
             "operators": self.rows(),
+            "compared": None if comparison is None else comparison.as_rows(),
             "notes": self._notes(),
             "left_to_framework": self.left_to_framework(),
             "vendors": [record.as_dict() for record in self._manager.vendors],

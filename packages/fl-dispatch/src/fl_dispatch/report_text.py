@@ -31,7 +31,33 @@ def format_report(report: Mapping[str, Any]) -> str:
     title = f"fl-dispatch on {report['framework']}, {report['role']} {rank}, {report['device']}"
     aten = _aten_line(report.get("aten"))
     notes = "".join(f"\nNote: {note}." for note in report.get("notes", ()))
-    return f"{title}\n{_columns(head, body)}{notes}{aten}"
+    compared = _compared(report.get("compared") or ())
+    return f"{title}\n{_columns(head, body)}{notes}{aten}{compared}"
+
+
+def _compared(rows: Sequence[Mapping[str, Any]]) -> str:
+    """How right the calls were that were judged, worst first."""
+    if not rows:
+        return ""
+    head = ["compared with float64", "layer class", "implementation", "calls", "wrong", "worst error", "in"]
+    body, texts = [], []
+    for row in sorted(rows, key=lambda row: (row["wrong_calls"], row["worst_error_of_tolerance"]), reverse=True):
+        wrong = f"{row['wrong_calls']} in {row['wrong_layers']} layers" if row["wrong_calls"] else "0"
+        worst = f"{row['worst_error_of_tolerance']:.3g} of what is tolerated"
+        cells = (
+            row["operator"],
+            row["layer_class"],
+            row["implementation"],
+            row["calls"],
+            wrong,
+            worst,
+            row["worst_layer"],
+        )
+        body.append([str(cell) for cell in cells])
+        if row["first_wrong"]:
+            texts.append(f"\n{row['operator']} by {row['implementation']} was wrong first in {row['first_wrong']}")
+        texts += [f"\n{row['operator']}: {count} calls not judged, {why}" for why, count in row["not_judged"].items()]
+    return f"\n\n{_columns(head, body)}{''.join(texts)}"
 
 
 def _aten_line(aten: Mapping[str, Any] | None) -> str:

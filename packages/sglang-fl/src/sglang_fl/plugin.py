@@ -59,8 +59,7 @@ def _install() -> Installed:
 
     config = load_config(PREFIX, operator_aliases=OPERATOR_ALIASES)
     default_manager().configure(policy=config.policy)
-    if config.report is not None:
-        default_manager().count_calls()
+    default_manager().watch(calls=config.report is not None, numbers=config.compare)
     warning = verdict(installed_version())
     if warning is not None:
         logger.warning("%s", warning)

@@ -58,6 +58,7 @@ def after_load_model(result: Any, runner: Any, *args: Any, **kwargs: Any) -> Non
         compiled = _modes.compiled is not None
         default_manager().configure(device_type=device_type, captured=_modes.captured, compiled=compiled)
     settle_model(runner.model, here)
+    default_manager().name_layers(runner.model.named_modules())
     # Here, in a process that runs a model, once its weights are loaded, and before anything is captured.
     replace_aten(here.config, rank=_rank())
     publish(here)

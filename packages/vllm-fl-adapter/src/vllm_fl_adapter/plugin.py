@@ -61,8 +61,7 @@ def _install() -> Installed:
     manager.configure(policy=config.policy)
     if not config.is_off:
         _ = manager.registry  # filling it checks the names that the policy has, before a model is loaded
-    if config.report is not None:
-        manager.count_calls()
+    manager.watch(calls=config.report is not None, numbers=config.compare)
 
     from vllm_fl_adapter.ir_provider import IrProvider
     from vllm_fl_adapter.replacements import register_all

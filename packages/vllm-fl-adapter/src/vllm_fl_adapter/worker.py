@@ -132,6 +132,7 @@ class WorkerStart:
             binder.settle(layer, compiled=id(layer) in in_graph or unknown)
         for model in models:
             binder.note_left(model.modules())
+            self._manager.name_layers(model.named_modules())
         self._compiled = [CompiledModule(root, tuple(binder.sites_of(root.modules()))) for root in roots]
         # Now that the weights are loaded, and before vLLM's profiling run, compilation and capture.
         replace_aten(self._here.config, rank=int(self._worker.rank))

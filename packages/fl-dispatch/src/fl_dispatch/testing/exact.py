@@ -59,7 +59,7 @@ def rotary_embedding(
     inplace: bool = True,
 ) -> Result:
     """Pairs as complex numbers times cos + i sin."""
-    return tuple(_turn(x.double(), cos.double(), sin.double(), position_ids, rotary_interleaved) for x in (query, key))
+    return tuple(_turn(x.double(), cos, sin, position_ids, rotary_interleaved) for x in (query, key))
 
 
 def _halves(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -83,7 +83,9 @@ def _turn(
     index = torch.arange(pairs)
     first, second = (2 * index, 2 * index + 1) if interleaved else (index, index + pairs)
     rows = position_ids.long()
-    turned = torch.complex(x[..., first], x[..., second]) * torch.complex(cos[rows], sin[rows])[:, None, :]
+    # Only the rows in use: a model's tables are as long as its longest sequence.
+    turn = torch.complex(cos[rows].double(), sin[rows].double())
+    turned = torch.complex(x[..., first], x[..., second]) * turn[:, None, :]
     out = x.clone()
     out[..., first] = turned.real
     out[..., second] = turned.imag

@@ -13,6 +13,9 @@ from fl_dispatch.testing.calls import Results, as_results, described
 from fl_dispatch.testing.case import CheckFailed
 from fl_dispatch.testing.exact import exact, has_formula
 
+#: What the absolute tolerances of the operators suppose of their samples.
+LARGEST_SAMPLE = 4.0
+
 
 @dataclass
 class Worst:
@@ -41,11 +44,23 @@ def expected(spec: OpSpec, sample: Sample) -> Results:
     return tuple(result.double() for result in as_results(spec.reference(sample.obj, *wide, **sample.kwargs)))
 
 
-def compare(spec: OpSpec, dtype: str, sample: Sample, got: Results, worst: Worst, want: Results | None = None) -> None:
+def compare(
+    spec: OpSpec,
+    dtype: str,
+    sample: Sample,
+    got: Results,
+    worst: Worst,
+    want: Results | None = None,
+    *,
+    atol_by_row: bool = False,
+) -> None:
     """Judge one call's results and note its largest error.
 
     NaN and infinities have to be where float64 has them. With ``want``, the results have to be those, within the same
     tolerance: a check that is about something else than the numbers does not blame them.
+
+    Absolute tolerances are for the kit's samples, whose values are at most 4. ``atol_by_row`` is for a model's: it scales them
+    by the largest result of the same row where that is larger, since what cancels is rounded relative to what it is made of.
 
     Raises:
         CheckFailed: another number or shape of results, or an element outside of the tolerance.
@@ -64,7 +79,7 @@ def compare(spec: OpSpec, dtype: str, sample: Sample, got: Results, worst: Worst
         if not one.numel():
             continue
         wide = one.to(right.device).double()
-        allowed = tolerance.atol + tolerance.rtol * right.abs()
+        allowed = _allowed(tolerance, right, atol_by_row)
         fraction = (wide - right).abs().div(allowed)
         same = (wide == right) | (wide.isnan() & right.isnan())
         fraction = torch.where(same, 0.0, fraction).nan_to_num_(nan=torch.inf)
@@ -73,7 +88,15 @@ def compare(spec: OpSpec, dtype: str, sample: Sample, got: Results, worst: Worst
         if largest >= worst.fraction:
             worst.fraction, worst.label = largest, sample.label
         if largest > 1.0:
-            raise _wrong(which, sample, dtype, tolerance, wide, right, fraction)
+            raise _wrong(which, sample, dtype, tolerance, wide, right, fraction, allowed)
+
+
+def _allowed(tolerance: Tolerance, right: torch.Tensor, atol_by_row: bool) -> torch.Tensor:
+    scale: torch.Tensor | float = 1.0
+    if atol_by_row and right.dim():
+        finite = torch.where(right.isfinite(), right.abs(), 0.0)
+        scale = finite.amax(dim=-1, keepdim=True).div(LARGEST_SAMPLE).clamp(min=1.0)
+    return tolerance.atol * scale + tolerance.rtol * right.abs()
 
 
 def _wrong(
@@ -84,11 +107,12 @@ def _wrong(
     got: torch.Tensor,
     want: torch.Tensor,
     fraction: torch.Tensor,
+    tolerated: torch.Tensor,
 ) -> CheckFailed:
     wrong = fraction > 1.0
     first = tuple(int(i) for i in wrong.nonzero()[0])
     have, right = float(got[first]), float(want[first])
-    allowed = tolerance.atol + tolerance.rtol * abs(right)
+    allowed = float(tolerated[first])
     return CheckFailed(
         f"{which} is wrong in {int(wrong.sum())} of {wrong.numel()} elements",
         described(sample, dtype),

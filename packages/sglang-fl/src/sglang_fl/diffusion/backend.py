@@ -137,8 +137,7 @@ def without_platform(platform: Any) -> Started:
 
 def _start(platform: Any, config: Config, key: str = "native") -> Started:
     manager = default_manager()
-    if config.report is not None:
-        manager.count_calls()
+    manager.watch(calls=config.report is not None, numbers=config.compare)
     warning = verdict(installed_version())
     if warning is not None:
         logger.warning("%s", warning)
