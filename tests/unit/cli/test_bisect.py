@@ -1,0 +1,289 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``fl-dispatch bisect`` with small commands that read the variable."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from fl_dispatch.bisect.candidates import Candidates
+from fl_dispatch.bisect.judge import run_command, verdict
+from fl_dispatch.bisect.search import Verdict
+from fl_dispatch.cli import bisect
+
+#: What it says by its exit status when any of these operators is not on what is known to be good.
+NORM = 'case "$FL_DISPATCH_PER_OP" in *rms_norm=reference*) exit 0;; esac; exit 1'
+PAIR = NORM.replace("exit 0", 'case "$FL_DISPATCH_PER_OP" in *silu_and_mul=reference*) exit 0;; esac')
+THREE = ("--ops", "silu_and_mul,rms_norm,rotary_embedding")
+
+
+def sh(body: str) -> tuple[str, ...]:
+    return ("--", "sh", "-c", body)
+
+
+def words(text: str) -> str:
+    return " ".join(text.split())
+
+
+@pytest.fixture
+def not_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What runs by the policy is not asked: that takes seconds and is not what these tests are about."""
+    monkeypatch.setattr(bisect, "candidates", lambda *_: Candidates(("vendor.x",), (), ("x",)))
+
+
+def test_the_guilty_operator_is_named_with_the_way_round_it(run, install_vendor, site, monkeypatch) -> None:
+    install_vendor("good")
+    monkeypatch.setenv("PYTHONPATH", str(site))
+    monkeypatch.setenv("FL_DISPATCH_PREFER", "vendor")
+    done = run("bisect", *THREE, *sh(NORM))
+    text = words(done.out)
+    assert done.code == 0
+    assert text.startswith("rms_norm is to blame: with it alone on reference the result is good, twice.")
+    assert "by the policy rms_norm runs vendor.good" in text
+    assert "export FL_DISPATCH_PER_OP=rms_norm=reference" in text
+    assert "pytest --fl-vendor good --fl-operator rms_norm" in text
+    assert "FL_DISPATCH_COMPARE=1 FL_DISPATCH_REPORT=report.json sh -c" in text
+
+
+def test_each_run_is_one_line_and_leaves_its_output(run, not_asked, tmp_path) -> None:
+    done = run("bisect", *THREE, "--logs", str(tmp_path / "logs"), *sh("echo seen: $FL_DISPATCH_PER_OP; " + NORM))
+    runs = [line.rpartition(",")[0] for line in done.err.splitlines() if line.startswith("run ")]
+    assert runs == [
+        "run 1: as set ... bad (exit status 1)",
+        "run 2: with rms_norm, rotary_embedding, silu_and_mul on reference ... good (exit status 0)",
+        "run 3: with silu_and_mul on reference ... bad (exit status 1)",
+        "run 4: with rms_norm, silu_and_mul on reference ... good (exit status 0)",
+        "run 5: with rms_norm on reference ... good (exit status 0)",
+        "run 6: once more with rms_norm on reference ... good (exit status 0)",
+    ]
+    logs = [(tmp_path / "logs" / f"run-{number}.log").read_text().splitlines() for number in range(1, 7)]
+    assert [log[-1] for log in logs][2:5] == [
+        "seen: silu_and_mul=reference",
+        "seen: rms_norm=reference;silu_and_mul=reference",
+        "seen: rms_norm=reference",
+    ]
+    assert logs[4][0].startswith("$ FL_DISPATCH_PER_OP=rms_norm=reference sh -c ")
+
+
+def test_two_that_are_guilty_together_are_both_found(run, not_asked) -> None:
+    done = run("bisect", *sh(PAIR))
+    assert done.code == 0
+    assert words(done.out).startswith(
+        "rms_norm and silu_and_mul are to blame: the result is good with all of them on reference, twice, and bad where "
+        "one is left out."
+    )
+    assert "export FL_DISPATCH_PER_OP='rms_norm=reference;silu_and_mul=reference'" in done.out
+
+
+def test_json_has_the_result_and_every_run(run, not_asked) -> None:
+    found = run("bisect", *THREE, "--json", *sh(NORM)).json()
+    assert (found["outcome"], found["guilty"]) == ("found", ["rms_norm"])
+    assert found["avoid_with"] == {"FL_DISPATCH_PER_OP": "rms_norm=reference"}
+    assert [(one["orders"], one["verdict"]) for one in found["runs"]][-1] == ({"rms_norm": "reference"}, "good")
+    assert [one["number"] for one in found["runs"]] == [1, 2, 3, 4, 5, 6]
+    assert all(Path(one["log"]).exists() for one in found["runs"])
+
+
+def test_orders_that_are_set_for_other_operators_stay_in_force(run, not_asked, monkeypatch) -> None:
+    monkeypatch.setenv("FL_DISPATCH_PER_OP", "gelu_and_mul=vendor|reference; rms_norm=flagos")
+    body = 'case "$FL_DISPATCH_PER_OP" in *"gelu_and_mul=vendor|reference"*) ;; *) exit 200;; esac; ' + NORM
+    done = run("bisect", *THREE, *sh(body))
+    assert done.code == 0
+    assert "export FL_DISPATCH_PER_OP='gelu_and_mul=vendor|reference;rms_norm=reference'" in done.out
+
+
+SECOND_VENDOR = """
+    from fl_dispatch import BackendImplKind, OpImpl
+
+    def register(registry):
+        for number in "12":
+            registry.register(OpImpl("rms_norm", f"vendor.two{number}", BackendImplKind.VENDOR,
+                                     lambda obj, x, residual=None: x, vendor="two"))
+    """
+
+
+def test_other_implementations_are_tried_and_a_good_one_is_recommended(run, install_vendor, site, monkeypatch) -> None:
+    install_vendor("good")
+    install_vendor("two", SECOND_VENDOR)
+    monkeypatch.setenv("PYTHONPATH", str(site))
+    monkeypatch.setenv("FL_DISPATCH_PREFER", "vendor:good")
+    body = 'case "$FL_DISPATCH_PER_OP" in *=reference*|*=impl:vendor.two2*) exit 0;; esac; exit 1'
+    words_ = ("bisect", "--ops", "rms_norm")
+    without = run(*words_, *sh(body))
+    assert "there is also impl:vendor.two1, impl:vendor.two2 (--try-others tells which" in words(without.out)
+    done = run(*words_, "--try-others", *sh(body))
+    assert "impl:vendor.two1 in its place: bad" in done.out
+    assert "impl:vendor.two2 in its place: good" in done.out
+    assert "export FL_DISPATCH_PER_OP=rms_norm=impl:vendor.two2" in done.out
+    assert "impl:reference" not in done.out + done.err
+
+
+def test_a_good_result_leaves_nothing_to_find(run) -> None:
+    done = run("bisect", *sh("exit 0"))
+    assert done.code == 1
+    assert words(done.out).startswith("nothing to find: with the settings as they are the result is good.")
+
+
+def test_a_fault_that_stays_is_not_blamed_on_operators(run, monkeypatch) -> None:
+    monkeypatch.setenv("FL_DISPATCH_FLAGOS_ATEN", "1")
+    done = run("bisect", *THREE, *sh("echo no such model >&2; exit 1"))
+    assert done.code == 1
+    text = words(done.out)
+    assert text.startswith("not these operators: the result is bad with all of them on reference too (run 2,")
+    assert "the other operators: leave --ops out" in text
+    assert "`FL_DISPATCH_OOT_WHITELIST=none`: bad with that, too, is not a matter of fl-dispatch" in text
+    assert "`FL_DISPATCH_FLAGOS_ATEN=0`: FlagGems replaces PyTorch's own operators" in text
+    assert "FL_DISPATCH_* is not read by SGLang and vLLM; for them give --prefix SGLANG_FL_ or VLLM_FL_" in text
+    assert text.endswith("no such model")
+
+
+def test_a_command_that_depends_on_chance_is_recognised(run, tmp_path) -> None:
+    once_good = f'[ "$FL_DISPATCH_PER_OP" = rms_norm=reference ] && mkdir {tmp_path}/seen && exit 0'
+    done = run("bisect", "--ops", "rms_norm", *sh(f"{once_good}; exit 1"))
+    assert done.code == 1
+    assert "with rms_norm on reference the result was good once and is bad now" in words(done.out)
+
+
+def test_a_run_that_hangs_is_ended_and_not_judged(run) -> None:
+    start = time.monotonic()
+    done = run(
+        "bisect", "--ops", "rms_norm", "--timeout", "0.3", *sh('[ -n "$FL_DISPATCH_PER_OP" ] && sleep 60; exit 1')
+    )
+    assert time.monotonic() - start < 20
+    assert done.code == 1
+    assert "run 2: with rms_norm on reference ... not judged (no end within 0.3 s)" in done.err
+    assert "not settled: runs that could not be judged are in the way." in done.out
+
+
+def test_a_status_that_says_nothing_ends_the_search(run) -> None:
+    done = run("bisect", *sh("exit 255"))
+    assert done.code == 1
+    assert "given up: run 1 ended with exit status 255, which says neither good nor bad" in words(done.out)
+    assert run("bisect", "--json", *sh("exit 255")).json()["outcome"] == "given up"
+
+
+@pytest.mark.parametrize(
+    ("status", "judged", "why"),
+    [
+        (0, Verdict.GOOD, "exit status 0"),
+        (1, Verdict.BAD, "exit status 1"),
+        (125, Verdict.UNJUDGED, "exit status 125"),
+        (127, Verdict.BAD, "exit status 127"),
+        (-signal.SIGSEGV, Verdict.BAD, "ended by SIGSEGV"),
+        (128 + signal.SIGKILL, Verdict.BAD, "ended by SIGKILL"),
+        (-signal.SIGINT, None, "ended by SIGINT"),
+        (128 + signal.SIGTERM, None, "ended by SIGTERM"),
+        (255, None, "exit status 255"),
+    ],
+)
+def test_what_an_exit_status_says(status: int, judged: Verdict | None, why: str) -> None:
+    assert verdict(status) == (judged, why)
+
+
+def test_what_a_command_leaves_running_is_ended(tmp_path) -> None:
+    log = tmp_path / "log"
+    assert run_command(["sh", "-c", "sleep 300 & echo $!"], os.environ, log, None) == 0
+    with pytest.raises(ProcessLookupError):
+        _wait_for_end(int(log.read_text()))
+
+
+def _wait_for_end(pid: int) -> None:
+    """Raises ProcessLookupError when the process is gone, or has ended and waits for its parent to notice."""
+    for _ in range(200):
+        os.kill(pid, 0)
+        if Path(f"/proc/{pid}/stat").exists() and ") Z " in Path(f"/proc/{pid}/stat").read_text():
+            raise ProcessLookupError
+        time.sleep(0.02)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_interruption_ends_the_command_and_says_what_is_known(number, tmp_path) -> None:
+    body = (
+        f'case "$FL_DISPATCH_PER_OP" in *gemma*) exit 0;; "") exit 1;; esac; echo $$ > {tmp_path}/pid; exec sleep 300'
+    )
+    command = ["bisect", "--prefix", "FL_DISPATCH_", "--ops", "rms_norm,gemma_rms_norm", *sh(body)]
+    process = subprocess.Popen([sys.executable, "-m", "fl_dispatch", *command], stderr=subprocess.PIPE, text=True)
+    pid = tmp_path / "pid"
+    while not (pid.exists() and pid.read_text().strip()):
+        assert process.poll() is None
+        time.sleep(0.02)
+    process.send_signal(number)
+    _, err = process.communicate(timeout=30)
+    assert process.returncode == 130
+    said = words(err)
+    assert "fl-dispatch: interrupted. Known so far: at least one of rms_norm, gemma_rms_norm is to blame." in said
+    with pytest.raises(ProcessLookupError):
+        _wait_for_end(int(pid.read_text()))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ((), "no command to judge by; give one that exits with 0 if its result is good, after --"),
+        (("--json", "--"), "no command to judge by"),
+        (("--", "no-such-program-here"), "command 'no-such-program-here' cannot be run: No such file or directory"),
+        (("--ops", "rmsnorm", "--", "true"), "--ops: unknown operator 'rmsnorm'; did you mean 'rms_norm'?"),
+        (("--good", "referense", "--", "true"), "--good: unknown selection token 'referense'; valid tokens are"),
+        (("--good", "vendor:godo", "--", "true"), "no installed vendor is named 'godo'"),
+        (
+            ("--good", "native", "--", "true"),
+            "--good native: only the layers of a framework have a method of their own",
+        ),
+        (("--timeout", "0", "--", "true"), "--timeout: 0 is no time to wait; give seconds"),
+        (("--logs", "/dev/null/x", "--", "true"), "--logs: '/dev/null/x' cannot be made a folder"),
+        (("--prefix", "SGLANG", "--", "true"), "unknown prefix 'SGLANG'"),
+    ],
+)
+def test_wrong_usage_is_named_with_a_hint(arguments, message, run) -> None:
+    done = run("bisect", *arguments)
+    assert (done.code, done.out) == (2, "")
+    assert message in words(done.err)
+
+
+def test_an_unknown_option_is_not_taken_for_the_command(run, capfd) -> None:
+    with pytest.raises(SystemExit) as ended:
+        run("bisect", "--godo", "native", "--", "true")
+    assert ended.value.code == 2
+    assert "unrecognized arguments: --godo" in capfd.readouterr().err
+
+
+def test_output_of_other_runs_is_not_overwritten(run, tmp_path) -> None:
+    (tmp_path / "run-1.log").write_text("precious")
+    done = run("bisect", "--logs", str(tmp_path), *sh("exit 0"))
+    assert done.code == 2
+    assert "has the output of other runs; name a new folder" in words(done.err)
+    assert (tmp_path / "run-1.log").read_text() == "precious"
+
+
+def test_operators_whose_exchange_changes_nothing_are_left_out(run, monkeypatch) -> None:
+    monkeypatch.setenv("FL_DISPATCH_PER_OP", "rotary_embedding=reference")
+    monkeypatch.setenv("FL_DISPATCH_OOT_BLACKLIST", "rms_norm")
+    done = run("bisect", "--json", *sh("exit 1"))
+    assert "left out: rotary_embedding, on reference already" in done.err
+    assert "left out: rms_norm, left to the framework: in the black list (FL_DISPATCH_OOT_BLACKLIST)" in words(done.err)
+    named = json.loads(done.out)["runs"][1]["orders"]
+    assert set(named) == {"silu_and_mul", "gelu_and_mul", "gelu_tanh_and_mul", "gemma_rms_norm"}
+    done = run("bisect", *THREE, *sh("exit 1"))
+    assert (done.code, done.out) == (2, "")
+    assert "--ops: rms_norm cannot be to blame, it is left to the framework" in words(done.err)
+
+
+def test_where_all_are_on_what_is_good_there_is_no_run(run, monkeypatch) -> None:
+    monkeypatch.setenv("FL_DISPATCH_PREFER", "reference")
+    done = run("bisect", *sh("exit 1"))
+    assert (done.code, done.out) == (2, "")
+    assert "no operator can be to blame: silu_and_mul is on reference already;" in words(done.err)
+    assert "run 1" not in done.err
+
+
+def test_an_adapter_that_is_not_installed_is_mentioned(run, monkeypatch) -> None:
+    monkeypatch.setattr(bisect, "adapter_of", lambda prefix: None)
+    done = run("bisect", "--prefix", "SGLANG_FL_", *sh("exit 0"))
+    assert "note: its adapter is not installed here" in done.err
