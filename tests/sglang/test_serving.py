@@ -118,9 +118,23 @@ def test_http_server_answers_and_counts(server: tuple[str, Path]) -> None:
     assert all(calls[op] >= per_forward * forwards for op, per_forward in CALLS_PER_FORWARD.items())
 
 
-def test_planted_wrong_implementation_changes_the_tokens(tmp_path: Path, plugin: Callable[[str], Path]) -> None:
-    settings = {"SGLANG_FL_PER_OP": "rms_norm=vendor:wrong_numbers"}
+def test_planted_wrong_implementation_changes_the_tokens_and_is_found_by_comparing(
+    tmp_path: Path, plugin: Callable[[str], Path]
+) -> None:
+    settings = {"SGLANG_FL_PER_OP": "rms_norm=vendor:wrong_numbers", "SGLANG_FL_COMPARE": "1"}
     run = serve(tmp_path, settings, plugins=[plugin("wrong-numbers")], new_tokens=12)
     assert run.equal == 0
     wanted = {"rms_norm": "vendor.wrong_numbers", "rotary_embedding": "reference", "silu_and_mul": "reference"}
     assert run.ran() == run.expected(wanted)
+    assert run.report is not None
+    compared = {row["operator"]: row for row in run.report["compared"]}
+    assert {op: row["calls"] for op, row in compared.items()} == {
+        op: n * run.forwards for op, n in CALLS_PER_FORWARD.items()
+    }
+    assert {op: row["wrong_calls"] for op, row in compared.items() if row["wrong_calls"]} == {
+        "rms_norm": 61 * run.forwards
+    }
+    assert compared["rms_norm"]["wrong_layers"] == 61
+    assert compared["rms_norm"]["first_wrong_layers"][0] == "model.layers.0.input_layernorm"
+    assert all(0 < compared[op]["worst_error_of_tolerance"] < 1 for op in ("rotary_embedding", "silu_and_mul"))
+    assert "compare: rms_norm by vendor.wrong_numbers is wrong in model.layers.0.input_layernorm" in run.log

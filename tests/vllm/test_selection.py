@@ -55,10 +55,10 @@ def test_report_shows_both_vendors(vendor_run: Run) -> None:
     assert statuses == {"my_chip": "registered", "wrong_numbers": "denied"}
 
 
-def test_a_planted_wrong_norm_changes_the_tokens(plugin: Plugin, tmp_path: Path) -> None:
+def test_a_planted_wrong_norm_changes_the_tokens_and_is_found_by_comparing(plugin: Plugin, tmp_path: Path) -> None:
     run = generate(
         tmp_path,
-        {**ONE_PROCESS, "VLLM_FL_PER_OP": "rms_norm=vendor"},
+        {**ONE_PROCESS, "VLLM_FL_PER_OP": "rms_norm=vendor", "VLLM_FL_COMPARE": "1"},
         plugins=[plugin("wrong-numbers")],
         enforce_eager=True,
         counted=CALLS_PER_FORWARD,
@@ -67,6 +67,15 @@ def test_a_planted_wrong_norm_changes_the_tokens(plugin: Plugin, tmp_path: Path)
     assert run.tokens != WANTED[:2]
     chosen = {**dict.fromkeys(CALLS_PER_FORWARD, "reference"), "rms_norm": "vendor.wrong_numbers"}
     assert run.ran() == eager_rows(chosen, run.forwards)
+    assert run.report is not None
+    compared = {row["operator"]: row for row in run.report["compared"]}
+    assert {op: row["calls"] for op, row in compared.items()} == {
+        op: n * run.forwards for op, n in CALLS_PER_FORWARD.items()
+    }
+    assert {op for op, row in compared.items() if row["wrong_calls"]} == {"rms_norm"}
+    assert compared["rms_norm"]["wrong_calls"] == compared["rms_norm"]["calls"]
+    assert compared["rms_norm"]["first_wrong_layers"][0] == "model.layers.0.input_layernorm"
+    assert all(0 < compared[op]["worst_error_of_tolerance"] < 1 for op in ("rotary_embedding", "silu_and_mul"))
 
 
 def test_a_planted_wrong_norm_changes_the_tokens_of_a_server_on_our_platform(

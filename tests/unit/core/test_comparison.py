@@ -111,6 +111,24 @@ def test_input_written_to_without_a_word_is_a_wrong_call(comparing: Build) -> No
     assert "it wrote to x, which it does not declare to" in only_row(built)["first_wrong"]
 
 
+def test_large_table_is_copied_once_and_forgotten_with_its_tensor(impl: Build, manager: Build) -> None:
+    built = manager(policy=SelectionPolicy(prefer=("reference",)))
+    built.watch(numbers=True)
+    comparison, reads = built.comparison, 0
+    query, positions = torch.randn(2, 1, 8), torch.arange(2)
+    tables = [torch.rand(1 << 18, 4), torch.rand(1 << 18, 4)]
+    for _ in range(2):
+        built.call_op("rotary_embedding", None, query.clone(), query.clone(), *tables, positions)
+        reads += len(comparison._tables)
+    assert reads == 4
+    tables[0].add_(1.0)  # no implementation may write to it: judged by what it held first
+    built.call_op("rotary_embedding", None, query.clone(), query.clone(), *tables, positions)
+    (row,) = comparison.as_rows()
+    assert (row["calls"], row["wrong_calls"]) == (3, 1)
+    del tables
+    assert comparison._tables == {}
+
+
 def test_nan_where_float64_has_none_is_a_wrong_call(comparing: Build) -> None:
     built, layer = comparing(lambda obj, x, residual: torch.full_like(x, torch.nan)), Norm()
     built.bind("rms_norm", layer).fn(layer, torch.ones(4, 8))

@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("fl_dispatch")
 
+#: Elements from which on a tensor that comes again, like a table of cosines, is copied once and for all.
+_LARGE = 1 << 16
 #: Layers named in a row of the report; the number of all of them is there too.
 _NAMED_AT_MOST = 8
 
@@ -50,6 +52,7 @@ class Comparison:
         self._rows: dict[tuple[str, str, str], _Row] = {}
         self._names: weakref.WeakKeyDictionary[Any, str] = weakref.WeakKeyDictionary()
         self._lock = threading.Lock()
+        self._tables: dict[int, tuple[weakref.ref[Any], Any]] = {}
 
     def name_layers(self, named: Iterable[tuple[str, Any]]) -> None:
         """Tell what the layers of a model are called there (``model.named_modules()``)."""
@@ -69,7 +72,8 @@ class Comparison:
         """
         spec = site.manager.registry.spec(site.op_name)
         call = describe_arguments([value for value in args[1:] if value is not None], {})
-        before = tuple(_on_cpu(value) for value in args[1:])
+        known = frozenset(place for place, value in enumerate(args[1:]) if id(value) in self._tables)
+        before = tuple(self._copied(value) for value in args[1:])
         result = impl.fn(*args)
         row = self._row(site, impl)
         layer = self._name(args[0], site)
@@ -80,7 +84,7 @@ class Comparison:
             with self._lock:
                 row.not_judged[f"{spec.name} has no tolerance for {dtype}"] += 1
             return result
-        fraction, problem = _judged(spec, impl, dtype, args, before, result)
+        fraction, problem = _judged(spec, impl, dtype, args, before, known, result)
         with self._lock:
             if fraction > row.worst or not row.worst_call:
                 row.worst, row.worst_call, row.worst_layer = fraction, call, layer
@@ -116,6 +120,15 @@ class Comparison:
                 for (op, label, impl_id), row in sorted(self._rows.items())
             ]
 
+    def _copied(self, value: Any) -> Any:
+        """The value on the CPU, as it is before the call."""
+        if getattr(value, "numel", int)() < _LARGE:
+            return _on_cpu(value)
+        key = id(value)
+        if key not in self._tables:  # an entry goes with its tensor, so the same id is the same tensor
+            self._tables[key] = (weakref.ref(value, lambda _: self._tables.pop(key, None)), _on_cpu(value))
+        return self._tables[key][1]
+
     def _row(self, site: Site, impl: OpImpl) -> _Row:
         with self._lock:
             return self._rows.setdefault((site.op_name, site.label, impl.impl_id), _Row())
@@ -128,7 +141,13 @@ class Comparison:
 
 
 def _judged(
-    spec: OpSpec, impl: OpImpl, dtype: str, args: Sequence[Any], before: tuple[Any, ...], result: Any
+    spec: OpSpec,
+    impl: OpImpl,
+    dtype: str,
+    args: Sequence[Any],
+    before: tuple[Any, ...],
+    known: frozenset[int],
+    result: Any,
 ) -> tuple[float, str | None]:
     """The largest error as a fraction of what is tolerated, and what is wrong."""
     from fl_dispatch.ops.spec import Sample
@@ -145,8 +164,9 @@ def _judged(
         details = (text for name, text in failed.details.items() if name != "tolerance")
         return worst.fraction, "; ".join((failed.problem, *details))
     allowed = spec.may_mutate if impl.mutates is None else impl.mutates
-    for name, value, old in zip(spec.parameters[1:], args[1:], before, strict=False):
-        if name not in allowed and not _same(_on_cpu(value), old):
+    for place, (name, value, old) in enumerate(zip(spec.parameters[1:], args[1:], before, strict=False)):
+        # A table that came before was looked at then; what is written to it later shows in later results.
+        if name not in allowed and place not in known and not _same(_on_cpu(value), old):
             return worst.fraction, f"it wrote to {name}, which it does not declare to"
     return worst.fraction, None
 
