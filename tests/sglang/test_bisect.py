@@ -16,7 +16,7 @@ from engine import REFERENCE, START_TIMEOUT, environment
 pytestmark = pytest.mark.sglang
 
 _STARTS = 4
-_NEW_TOKENS = 3
+_NEW_TOKENS = 12
 
 
 @pytest.mark.timeout(_STARTS * START_TIMEOUT)

@@ -8,7 +8,7 @@ import os
 import signal
 import subprocess
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from fl_dispatch.bisect.search import Verdict
@@ -44,13 +44,14 @@ def run_command(command: Sequence[str], environ: Mapping[str, str], log: Path, t
     """Run a command to its end and return its exit status; None: it did not end in time.
 
     Its output is appended to ``log``, and it has no input. What it leaves running in its process group is ended, also when
-    this call is interrupted.
+    this call is interrupted. For the main thread, which alone gets signals.
 
     Raises:
         ConfigError: there is no such program, or it cannot be executed.
     """
-    with log.open("ab") as output:
-        try:
+    process = None
+    try:
+        with log.open("ab") as output, _interruptions_held_back():
             process = subprocess.Popen(
                 command,
                 env=dict(environ),
@@ -59,18 +60,35 @@ def run_command(command: Sequence[str], environ: Mapping[str, str], log: Path, t
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
             )
-        except OSError as error:
-            reason = error.strerror or str(error)
-            raise ConfigError(
-                f"command {command[0]!r} cannot be run: {reason}; "
-                "a shell's own words (pipes, &&, variables) go into bash -c '...'"
-            ) from error
-        try:
-            return process.wait(timeout)
-        except subprocess.TimeoutExpired:
-            return None
-        finally:
+        return process.wait(timeout)
+    except OSError as error:
+        reason = error.strerror or str(error)
+        raise ConfigError(
+            f"command {command[0]!r} cannot be run: {reason}; "
+            "a shell's own words (pipes, &&, variables) go into bash -c '...'"
+        ) from error
+    except subprocess.TimeoutExpired:
+        return None
+    finally:
+        if process is not None:
             _end(process)
+
+
+@contextlib.contextmanager
+def _interruptions_held_back() -> Iterator[None]:
+    """Let Ctrl-C and SIGTERM wait until a started process is known, which nothing would end otherwise."""
+    arrived: list[int] = []
+    before = {
+        number: signal.signal(number, lambda number, _: arrived.append(number))
+        for number in (signal.SIGINT, signal.SIGTERM)
+    }
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+    for number in arrived:
+        signal.raise_signal(number)
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:

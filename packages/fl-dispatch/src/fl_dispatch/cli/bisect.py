@@ -78,9 +78,8 @@ def run(args: argparse.Namespace) -> tuple[str, int]:
         text.tell(wrapped(f"left out: {op_name}, {why}", rest="  "))
     text.tell(f"output of the runs: {runs.folder}{os.sep}")
     search = Search(op_names, runs.ask)
-    before = signal.signal(
-        signal.SIGTERM, signal.default_int_handler
-    )  # as Ctrl-C, so that no run outlives this command
+    # As Ctrl-C, so that no run outlives this command.
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         outcome = search.run()
         found = _candidates(search, choice.prefix) if outcome is Outcome.FOUND else {}

@@ -91,21 +91,24 @@ class Result:
             text = f"{guilty[0]} is to blame: with it alone on {self.good} the result is good, twice."
         else:
             text = f"{_joined(guilty)} are to blame: the result is good with all of them on {self.good}, twice, "
-            text += "and bad where one is left out."
+            text += "and bad in every run without one of them."
         lines = [wrapped(text)]
         for op_name in guilty:
             lines.append(wrapped(self._implementations(op_name), "  ", "    "))
             tried = self.tried.get(op_name, {})
             lines += [wrapped(f"{token} in its place: {judged.value}", "    ") for token, judged in tried.items()]
         lines += ["", "To avoid the fault:", f"  export {self.variable}={shlex.quote(self.avoiding)}"]
-        lines += ["", "To see what is wrong, its conformance checks, and each eager call against float64:"]
-        lines += [
+        checks = [
             f"  pytest --fl-vendor {vendor} --fl-operator {op_name}"
             for op_name in guilty
             for vendor in self.found[op_name].vendors
             if vendor != self.good
         ]
-        lines.append(f"  {prefix}COMPARE=1 {prefix}REPORT=report.json {shlex.join(command)}")
+        if checks:
+            lines += ["", "To see what is wrong with it, its conformance checks:", *checks]
+        if prefix != CORE_PREFIX:  # a framework's workers write the report
+            lines += ["", "Each eager call against float64, into the report:"]
+            lines.append(f"  {prefix}COMPARE=1 {prefix}REPORT=report.json {shlex.join(command)}")
         return "\n".join(lines)
 
     def _implementations(self, op_name: str) -> str:
