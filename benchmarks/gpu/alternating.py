@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A plug-in for SGLang's scheduler that lets its own methods and the bound layers take turns within one engine.
+"""A plug-in for SGLang's scheduler and vLLM's worker that lets their own methods and the bound layers take turns within one engine.
 
-Every few steps of decoding all bound layers run SGLang's own method, then what sglang-fl bound, then SGLang's own again, and
+Every few steps of decoding all bound layers run the framework's own method, then what its adapter bound, then its own again, and
 backwards. Steps that are milliseconds apart meet the same host, engines that are seconds apart do not. A line for each turn goes
 to the file that ``VARIABLE`` names:
 
@@ -13,6 +13,7 @@ starts such engines and reads the file.
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import time
@@ -49,18 +50,27 @@ class Alternation:
         self._times: list[float] = []
 
     def bound(self, layer: Any, native: Any, forward: Any) -> None:
-        """Note a layer with SGLang's own method and the one that sglang-fl bound."""
+        """Note a layer with the framework's own method and the one that its adapter bound."""
         self._layers.append((vars(layer), native, forward))
 
     def run_batch(self, original: Callable[..., Any], scheduler: Any, batch: Any, *args: Any, **kwargs: Any) -> Any:
-        """AROUND hook of ``Scheduler.run_batch``."""
+        """AROUND hook of SGLang's ``Scheduler.run_batch``."""
         if batch.forward_mode.is_decode():
-            self._decode(len(batch.reqs))
+            self.decode(len(batch.reqs))
         else:
-            self._prefill()
+            self.prefill()
         return original(scheduler, batch, *args, **kwargs)
 
-    def _decode(self, requests: int) -> None:
+    def execute_model(self, scheduled: Any) -> None:
+        """Before vLLM's ``WorkerWrapperBase.execute_model``: in a step of decoding every request has one token."""
+        tokens = scheduled.num_scheduled_tokens
+        if tokens and not scheduled.scheduled_new_reqs and set(tokens.values()) == {1}:
+            self.decode(len(tokens))
+        else:
+            self.prefill()
+
+    def decode(self, requests: int) -> None:
+        """A step of decoding begins."""
         now = time.perf_counter()
         if requests != self._requests:  # some are still to come, or the first are done
             self._begin()
@@ -94,7 +104,8 @@ class Alternation:
         for fields, native, forward in self._layers:
             fields["_forward_method"] = forward if which == "bound" else native
 
-    def _prefill(self) -> None:
+    def prefill(self) -> None:
+        """Something else than a step of decoding begins."""
         if self._step:
             self._generation += 1
         self._begin()
@@ -128,3 +139,32 @@ def register() -> None:
 
     layers.bind_layer = noting
     HookRegistry.register("sglang.srt.managers.scheduler.Scheduler.run_batch", alternation.run_batch, HookType.AROUND)
+
+
+def register_in_vllm() -> None:
+    """Entry point of ``vllm.general_plugins``."""
+    from vllm.v1.worker.worker_base import WorkerWrapperBase
+
+    from vllm_fl_adapter.layers import LayerBinder
+    from vllm_fl_adapter.replacements import Replacement
+
+    if VARIABLE not in os.environ:
+        return
+    alternation = Alternation(Path(os.environ[VARIABLE]))
+    settle, execute_model = LayerBinder.settle, WorkerWrapperBase.execute_model
+
+    def noting(binder: Any, layer: Any, **kwargs: Any) -> Any:
+        native = vars(layer).get("fl_native")  # it is gone once the layer is bound
+        waiting = layer in binder.waiting()
+        forward = settle(binder, layer, **kwargs)
+        if waiting and isinstance(layer, Replacement):  # else it was given back
+            alternation.bound(layer, native, forward)
+        return forward
+
+    @functools.wraps(execute_model)
+    def with_turns(wrapper: Any, scheduler_output: Any, *args: Any, **kwargs: Any) -> Any:
+        alternation.execute_model(scheduler_output)
+        return execute_model(wrapper, scheduler_output, *args, **kwargs)
+
+    LayerBinder.settle = noting
+    WorkerWrapperBase.execute_model = with_turns

@@ -3,14 +3,16 @@
 
 A Llama of 8B shape with random weights, or with ``--model`` a real one. ``--eager`` leaves CUDA graphs out, ``--piecewise`` adds
 piecewise ones, ``--tp 2`` spreads the model over two GPUs, ``--set device='"cpu"'`` passes an argument to SGLang and
-``--set disable_piecewise_cuda_graph=null`` leaves one out.
+``--set disable_piecewise_cuda_graph=null`` leaves one out. Jobs that are to be profiled write their traces to ``--traces``.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -47,6 +49,8 @@ def parse(description: str) -> argparse.Namespace:
     parser.add_argument("--piecewise", action="store_true")
     parser.add_argument("--tp", type=int, default=1)
     parser.add_argument("--model", type=Path, help="a folder with a real model")
+    parser.add_argument("--traces", type=Path, help="a folder for traces")
+    parser.add_argument("--activity", default="GPU", help="what is traced: GPU or CPU")
     parser.add_argument("--set", action="append", default=[], metavar="NAME=JSON", dest="extra")
     return parser.parse_args()
 
@@ -126,7 +130,16 @@ def main() -> None:
             for output in outputs
         ]
 
-    answer_jobs(answers, VOCABULARY if arguments.model is None else 40_000, generate, score)
+    @contextlib.contextmanager
+    def traced() -> Iterator[None]:
+        activities = [arguments.activity]
+        engine.start_profile(
+            output_dir=str(arguments.traces), activities=activities, with_stack=False, record_shapes=False
+        )
+        yield
+        engine.stop_profile()
+
+    answer_jobs(answers, VOCABULARY if arguments.model is None else 40_000, generate, score, traced)
     engine.shutdown()
 
 

@@ -2,14 +2,16 @@
 """The conversation between an engine's process and the one that measures: a JSON line asks, a line answers.
 
     {"requests": 64, "prompt": 128, "new": 128, "repeat": 1}    SECONDS 1.234
+    {"requests": 64, "prompt": 128, "new": 128, "trace": true}  SECONDS 2.345
     {"score": [[1, 2, 3], ...], "new": 32}                      SCORES [{"input": [...], ...}, ...]
 
-The first asks for the time of ``repeat`` calls on fresh random prompts, the second for the log-probabilities of given prompts
-and of what is generated greedily after them. READY comes first, once.
+The first asks for the time of ``repeat`` calls on fresh random prompts, the second has them profiled, the third asks for the
+log-probabilities of given prompts and of what is generated greedily after them. READY comes first, once.
 """
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import json
 import os
@@ -25,6 +27,8 @@ Generate = Callable[[list[list[int]], int], list[int]]
 #: ``score(prompts, new)`` gives for each prompt ``input`` (log-probabilities of its tokens from the second on), ``input_top``
 #: (the most probable token at each of those positions), ``output_ids`` and ``output`` (generated tokens, their log-probabilities).
 Score = Callable[[list[list[int]], int], list[dict[str, Any]]]
+#: What is generated inside of it is profiled; at its end the trace is written.
+Traced = Callable[[], contextlib.AbstractContextManager[None]]
 
 
 def begin() -> TextIO:
@@ -37,7 +41,9 @@ def begin() -> TextIO:
     return answers
 
 
-def answer_jobs(answers: TextIO, vocabulary: int, generate: Generate, score: Score) -> None:
+def answer_jobs(
+    answers: TextIO, vocabulary: int, generate: Generate, score: Score, traced: Traced = contextlib.nullcontext
+) -> None:
     """Serve until the input ends.
 
     Args:
@@ -45,6 +51,7 @@ def answer_jobs(answers: TextIO, vocabulary: int, generate: Generate, score: Sco
         vocabulary: token ids of random prompts are below it.
         generate: serves random prompts.
         score: serves given ones.
+        traced: of the framework's profiler.
     """
     numbers = random.Random(7)
     print("READY", file=answers, flush=True)
@@ -58,7 +65,8 @@ def answer_jobs(answers: TextIO, vocabulary: int, generate: Generate, score: Sco
             prompts = [
                 [numbers.randrange(1000, vocabulary) for _ in range(job["prompt"])] for _ in range(job["requests"])
             ]
-            started = time.perf_counter()
-            lengths |= set(generate(prompts, job["new"]))
-            seconds += time.perf_counter() - started
+            with traced() if job.get("trace") else contextlib.nullcontext():
+                started = time.perf_counter()
+                lengths |= set(generate(prompts, job["new"]))
+                seconds += time.perf_counter() - started
         print(f"SECONDS {seconds:.5f}" if lengths == {job["new"]} else f"WRONG {lengths}", file=answers, flush=True)

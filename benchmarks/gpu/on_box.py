@@ -39,22 +39,22 @@ import fl_dispatch
 for op in ("silu_and_mul", "rms_norm", "gemma_rms_norm", "rotary_embedding"):
     print(fl_dispatch.explain(op, dtype="bfloat16").describe())
 """
-#: Step to serve.py's group and the framework it takes.
+#: Step to serve.py's group. A step whose name has "vllm" in it is vLLM's, all others are SGLang's.
 SERVE = {
-    "serve-graphs": ("CUDA graphs", "sglang"),
-    "serve-eager": ("eager", "sglang"),
-    "serve-piecewise": ("piecewise CUDA graphs", "sglang"),
-    "vllm-compiled": ("vLLM compiled", "vllm"),
-    "vllm-eager": ("vLLM eager", "vllm"),
+    "serve-graphs": "CUDA graphs",
+    "serve-eager": "eager",
+    "serve-piecewise": "piecewise CUDA graphs",
+    "vllm-compiled": "vLLM compiled",
+    "vllm-eager": "vLLM eager",
 }
-LOGITS = {"logits": "sglang", "vllm-logits": "vllm"}
+LOGITS = ("logits", "vllm-logits")
+STEPPING = ("steps", "vllm-steps")
+KERNELS = ("kernels", "vllm-kernels")
 #: Step to seconds after which it is ended; what it has written by then stays.
 LIMITS = {
-    **dict.fromkeys(SERVE, 480.0),
+    **dict.fromkeys([*SERVE, *STEPPING, *KERNELS, "tp"], 480.0),
     **dict.fromkeys(LOGITS, 360.0),
     "tune-vllm": 180.0,
-    "steps": 480.0,
-    "tp": 480.0,
 }
 STEPS = (
     "versions",
@@ -69,9 +69,15 @@ STEPS = (
     "tune-vllm",
     *LOGITS,
     *SERVE,
-    "steps",
+    *STEPPING,
+    *KERNELS,
     "tp",
 )
+
+
+def framework(step: str) -> str:
+    """The framework that a step runs, or whose packages it takes."""
+    return "vllm" if "vllm" in step else "sglang"
 
 
 @dataclass(frozen=True)
@@ -102,8 +108,7 @@ class Folders:
 
     def of_step(self, step: str) -> Path:
         """The packages that a step runs with, besides our own."""
-        name = SERVE[step][1] if step in SERVE else LOGITS.get(step, "vllm" if step == "tune-vllm" else "sglang")
-        return self.framework(name)
+        return self.framework(framework(step))
 
 
 def unpack(parts: Path, folders: Folders) -> None:
@@ -187,15 +192,18 @@ def commands(step: str, folders: Folders, extra: list[str], seconds: float) -> l
         return [[python, str(HERE / f"{step}.py"), "--out", str(out)]]
     common = ["--out", str(out), "--site", str(folders.of_step(step)), "--own", str(folders.own)]
     if step in SERVE:
-        return [[python, str(HERE / "serve.py"), *common, "--groups", SERVE[step][0], "--seconds", f"{seconds:g}"]]
-    if step == "steps":  # three engines, each with two numbers of requests
-        return [[python, str(HERE / "steps.py"), *common, "--seconds", f"{seconds / 6:g}"]]
+        return [[python, str(HERE / "serve.py"), *common, "--groups", SERVE[step], "--seconds", f"{seconds:g}"]]
+    chosen = ["--framework", framework(step)]
+    if step in STEPPING:  # three engines, each with two numbers of requests
+        return [[python, str(HERE / "steps.py"), *common, *chosen, "--seconds", f"{seconds / 6:g}"]]
+    if step in KERNELS:
+        return [[python, str(HERE / "kernels.py"), *common, *chosen]]
     if step in LOGITS:
         model = folders.beside("model")
         made = model / "model.safetensors"
         # Its packages are SGLang's, with either framework.
         unpacking = [python, str(HERE / "carried_model.py"), "unpack", str(folders.beside("pieces")), str(model)]
-        asking = [python, str(HERE / "logits.py"), *common, "--framework", LOGITS[step], "--model", str(model)]
+        asking = [python, str(HERE / "logits.py"), *common, *chosen, "--model", str(model)]
         return [*([] if made.exists() else [unpacking]), asking]
     return [[python, str(HERE / "tensor_parallel.py"), *common]]
 

@@ -12,7 +12,6 @@ not say.
 from __future__ import annotations
 
 import argparse
-import dataclasses
 import datetime
 import functools
 import json
@@ -21,55 +20,16 @@ import re
 import shlex
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import yaml
-from engines import Engine, all_ready, exit_on_terminate, framework_variables, stop_all
-from figures import EAGER_JOBS, JOBS, Job, Rates, interval, table
-from placement import choose, cpu_times, stolen_share
-from policies import not_as_tuned, policy_file, printed_table
+from engines import exit_on_terminate, stop_all
+from figures import Rates, table
+from groups import GROUPS, note_layers, place, start_group
+from placement import cpu_times, stolen_share
 from turns import measure
 
-__all__ = ["GROUPS", "JOBS", "Engine", "Group", "interval", "measure", "table"]
-
-
-@dataclasses.dataclass(frozen=True)
-class Group:
-    """Engines that are compared with the first of them.
-
-    Args:
-        framework: ``"sglang"`` or ``"vllm"``.
-        engines: name to variables without their prefix; None is an engine without this repository's packages. ``CONFIG`` names a
-            file as ``policy_file`` takes it.
-        jobs: what they serve.
-        options: of the engine script.
-    """
-
-    framework: str
-    engines: Mapping[str, Mapping[str, str] | None]
-    jobs: Mapping[str, Job]
-    options: tuple[str, ...] = ()
-
-    @property
-    def prefix(self) -> str:
-        """Of the variables."""
-        return "SGLANG_FL_" if self.framework == "sglang" else "VLLM_FL_"
-
-
-def _engines(tuned: str | None) -> dict[str, Mapping[str, str] | None]:
-    policy: dict[str, Mapping[str, str] | None] = {} if tuned is None else {"tuned": {"CONFIG": tuned}}
-    return {"native": None, "native again": None, **policy, "vendor": {"PREFER": "vendor"}, "flagos": {}}
-
-
-GROUPS: dict[str, Group] = {
-    "CUDA graphs": Group("sglang", _engines("fl-tuned.yaml"), JOBS),
-    "eager": Group("sglang", _engines("fl-tuned-eager.yaml"), EAGER_JOBS, ("--eager",)),
-    "piecewise CUDA graphs": Group("sglang", _engines(None), JOBS, ("--piecewise",)),
-    "vLLM compiled": Group("vllm", _engines("fl-tuned-vllm.yaml"), JOBS),
-    "vLLM eager": Group("vllm", _engines("fl-tuned-vllm-eager.yaml"), EAGER_JOBS, ("--eager",)),
-}
 DISTRIBUTIONS = (
     "torch",
     "triton",
@@ -115,56 +75,13 @@ def device() -> str:
     return done.stdout.partition("\n")[0].strip()
 
 
-def start_group(name: str, arguments: Any, failed: dict[str, str]) -> tuple[list[Engine], dict[str, Path]]:
-    """Start a group's engines together and wait for them.
-
-    Returns:
-        those that are up, and the policy file of each that has one.
-    """
-    group = GROUPS[name]
-    started: list[Engine] = []
-    files: dict[str, Path] = {}
-    try:
-        for short, settings in group.engines.items():
-            variables = framework_variables(group.framework)
-            full = short if name == "CUDA graphs" else f"{short}, {name}"
-            for key, value in (settings or {}).items():
-                if key == "CONFIG":
-                    file = policy_file(value, arguments.out)
-                    if file is None:
-                        failed[full] = f"there is no {value}"
-                        break
-                    files[full] = file
-                    value = str(file.resolve())
-                variables[group.prefix + key] = value
-            else:
-                options = [*group.options, *arguments.engine_options]
-                script = "engine.py" if group.framework == "sglang" else "vllm_engine.py"
-                own = settings is not None
-                engine = Engine(full, own, False, variables, arguments, *options, script=script, wait=False)
-                started.append(engine)
-        return all_ready(started, failed), files
-    except BaseException:
-        stop_all(started)
-        raise
-
-
-def place(result: dict[str, Any], engines: Sequence[Engine]) -> None:
-    """Move the threads of all engines to the same CPUs, where there are enough, and say so in the result."""
-    placement = choose(os.sched_getaffinity(0))
-    if placement is not None:
-        result["setting"] += f" CPUs: {placement}."
-        for engine in engines:
-            engine.place(placement)
-
-
 def run_group(name: str, arguments: Any) -> bool:
     """Start, measure, check and write one group; True if nothing is missing or wrong."""
     group = GROUPS[name]
     slug = re.sub(r"\W+", "-", name).lower()
     version = versions(arguments)
     turns = [f"of {name} the best of {job.turns} turns a round" for name, job in group.jobs.items() if job.turns > 1]
-    framework = f"SGLang {version.get('sglang')}" if group.framework == "sglang" else f"vLLM {version.get('vllm')}"
+    framework = f"{group.title} {version.get(group.framework)}"
     result: dict[str, Any] = {
         "title": f"{framework} end to end, {name}",
         "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
@@ -184,18 +101,9 @@ def run_group(name: str, arguments: Any) -> bool:
         (arguments.out / f"serve-{slug}.json").write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
         (arguments.out / f"serve-{slug}.md").write_text(table(result), encoding="utf-8")
 
-    engines, files = start_group(name, arguments, result["failed"])
+    engines, files = start_group(group, name, arguments, result["failed"])
     try:
-        for engine in engines:
-            rows = printed_table(engine.text())
-            if rows:
-                result["choices"][engine.name] = [
-                    f"{row.operator}, {row.layers} x {row.layer_class}: {row.implementation}, {row.why}" for row in rows
-                ]
-            if engine.name in files and group.framework == "sglang":
-                policy = yaml.safe_load(files[engine.name].read_text(encoding="utf-8"))
-                result["problems"] += [f"{engine.name}: {text}" for text in not_as_tuned(policy, rows)]
-        result["policies"] = {engine: file.name for engine, file in files.items()}
+        note_layers(result, group, engines, files)
         write()
         if engines:
             before = cpu_times()

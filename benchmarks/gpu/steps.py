@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A step of decoding in eager mode with the bound layers and with SGLang's own methods, taking turns within one engine.
+"""A step of decoding in eager mode with the bound layers and with the framework's own methods, taking turns within one engine.
 
-    python benchmarks/gpu/steps.py --site DIR --own DIR --out DIR [--seconds 20]
+    python benchmarks/gpu/steps.py --site DIR --own DIR --out DIR [--framework vllm] [--seconds 20]
 
-For what engines that take turns cannot tell apart: see ``alternating.py``. Writes ``steps.json`` and ``steps.md``.
+For what engines that take turns cannot tell apart: see ``alternating.py``. Writes ``steps.json`` and ``steps.md``, for vLLM
+``vllm-steps``.
 """
 
 from __future__ import annotations
@@ -23,26 +24,21 @@ from pathlib import Path
 from typing import Any
 
 from alternating import CYCLE, VARIABLE
-from engines import SETTLE_SECONDS, Engine, EngineError, all_ready, exit_on_terminate, framework_variables, stop_all
-from policies import policy_file
-from serve import device, place, versions
+from engines import SETTLE_SECONDS, Engine, EngineError, exit_on_terminate, stop_all
+from groups import group_of, place, start_group
+from serve import device, versions
 
-#: Engine to its settings.
-ENGINES: Mapping[str, Mapping[str, str]] = {
-    "tuned": {"CONFIG": "fl-tuned-eager.yaml"},
-    "vendor": {"PREFER": "vendor"},
-    "flagos": {},
-}
 PROMPT = 16
 
 
 def plugin_folder(folder: Path) -> Path:
-    """A folder that makes ``alternating.py`` a plug-in of SGLang for processes that have it on their import path."""
+    """A folder that makes ``alternating.py`` a plug-in of both frameworks for processes that have it on their import path."""
     info = folder / "fl_alternating-1.0.dist-info"
     info.mkdir(parents=True)
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: fl-alternating\nVersion: 1.0\n", encoding="utf-8")
-    entry = "[sglang.srt.plugins]\nfl_alternating = alternating:register\n"
-    (info / "entry_points.txt").write_text(entry, encoding="utf-8")
+    entries = {"sglang.srt.plugins": "register", "vllm.general_plugins": "register_in_vllm"}
+    text = "".join(f"[{group}]\nfl_alternating = alternating:{name}\n" for group, name in entries.items())
+    (info / "entry_points.txt").write_text(text, encoding="utf-8")
     return folder
 
 
@@ -90,8 +86,8 @@ def table(result: Mapping[str, Any]) -> str:
     lines = [f"# {result['title']}, {result['date']}", "", f"`{result['command']}`", "", result["setting"], ""]
     lines += [", ".join(f"{name} {version}" for name, version in result["versions"].items()) + ".", ""]
     lines += [
-        "Speed against SGLang's own methods in the same cycle, medians with 95 % intervals by order statistics. `native again`:",
-        "SGLang's own methods a second time. `more`: microseconds that a step with the bound layers takes longer.",
+        "Speed against the framework's own methods in the same cycle, medians with 95 % intervals by order statistics.",
+        "`native again`: its own methods a second time. `more`: microseconds that a step with the bound layers takes longer.",
         "",
         "| engine | requests | bound layers | native, us a step | ratio to native | native again | more, us | cycles |",
         "|---|---:|---:|---:|---:|---:|---:|---:|",
@@ -140,42 +136,39 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     for folder in ("site", "own", "out"):
         parser.add_argument(f"--{folder}", type=Path, required=True)
-    parser.add_argument("--engines", default=",".join(ENGINES))
+    parser.add_argument("--framework", choices=("sglang", "vllm"), default="sglang")
+    parser.add_argument("--engines", default="tuned,vendor,flagos")
     parser.add_argument("--requests", default="64,1")
     parser.add_argument("--new", type=int, default=128, help="tokens to generate for each request")
     parser.add_argument(
         "--seconds", type=float, default=20.0, help="of decoding, for each engine and number of requests"
     )
-    parser.add_argument("--engine-options", default="[]", help="JSON list of further arguments of engine.py")
+    parser.add_argument("--engine-options", default="[]", help="JSON list of further arguments of the engine script")
     arguments = parser.parse_args(argv)
     arguments.out.mkdir(parents=True, exist_ok=True)
     exit_on_terminate()
     scratch = Path(tempfile.mkdtemp(prefix="steps-"))
     with_plugin = copy.copy(arguments)
+    with_plugin.engine_options = json.loads(arguments.engine_options)
     with_plugin.own = os.pathsep.join([str(plugin_folder(scratch / "plugin")), str(arguments.own)])
+    name = "steps" if arguments.framework == "sglang" else "vllm-steps"
+    group = group_of(arguments.framework, True, arguments.engines.split(","))
     found = versions(arguments)
     result: dict[str, Any] = {
-        "title": f"SGLang {found.get('sglang')}, steps of decoding in eager mode",
+        "title": f"{group.title} {found.get(group.framework)}, steps of decoding in eager mode",
         "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
-        "command": f"python3 benchmarks/gpu/steps.py --engines {arguments.engines} --requests {arguments.requests} "
-        f"--new {arguments.new} --seconds {arguments.seconds:g}",
+        "command": f"python3 benchmarks/gpu/steps.py --framework {arguments.framework} --engines {arguments.engines} "
+        f"--requests {arguments.requests} --new {arguments.new} --seconds {arguments.seconds:g}",
         "setting": f"The model of engine.py on {device()}.",
         "versions": found,
         "engines": {},
         "failed": {},
     }
-    files = {name: scratch / f"{name}.jsonl" for name in arguments.engines.split(",")}
-    started: list[Engine] = []
+    files = {short: scratch / f"{short}.jsonl" for short in group.engines}
+    further = {short: {VARIABLE: str(file)} for short, file in files.items()}
+    up, _ = start_group(group, name, with_plugin, result["failed"], further)
+    started = list(up)
     try:
-        for name, file in files.items():
-            variables = {**framework_variables("sglang"), VARIABLE: str(file)}
-            for key, value in ENGINES[name].items():
-                policy = policy_file(value, arguments.out) if key == "CONFIG" else None
-                variables[f"SGLANG_FL_{key}"] = value if policy is None else str(policy.resolve())
-            options = json.loads(arguments.engine_options)
-            label = f"{name}, steps"
-            started.append(Engine(label, True, True, variables, with_plugin, *options, wait=False))
-        up = all_ready(started, result["failed"])
         for engine in up:
             engine.pause()
         counts = list(map(int, arguments.requests.split(",")))
@@ -186,16 +179,16 @@ def main(argv: Sequence[str] | None = None) -> int:
         for engine in up:
             if not attempt(engine, counts, arguments.seconds, arguments, result["failed"]):
                 continue
-            name = engine.name.partition(",")[0]
-            text = files[name].read_text(encoding="utf-8") if files[name].exists() else ""
+            short = engine.name.partition(",")[0]
+            text = files[short].read_text(encoding="utf-8") if files[short].exists() else ""
             lines = [json.loads(line) for line in text.splitlines()]
-            result["engines"][name] = [summary(lines, requests) for requests in counts]
-            (arguments.out / "steps.json").write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
-            (arguments.out / "steps.md").write_text(table(result), encoding="utf-8")
+            result["engines"][short] = [summary(lines, requests) for requests in counts]
+            (arguments.out / f"{name}.json").write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+            (arguments.out / f"{name}.md").write_text(table(result), encoding="utf-8")
     finally:
         stop_all(started)
     print(table(result), flush=True)
-    empty = [name for name, rows in result["engines"].items() if not all(row["cycles"] for row in rows)]
+    empty = [short for short, rows in result["engines"].items() if not all(row["cycles"] for row in rows)]
     print("no whole cycle: " + ", ".join(empty) if empty else "every engine has whole cycles")
     return 1 if empty or result["failed"] or len(result["engines"]) < len(files) else 0
 

@@ -6,6 +6,9 @@ and --piecewise: compiled graphs with piecewise CUDA graphs are vLLM's default, 
 from __future__ import annotations
 
 import argparse
+import contextlib
+import dataclasses
+from collections.abc import Iterator
 from typing import Any
 
 from engine import VOCABULARY, extra_arguments, model_arguments, parse
@@ -31,7 +34,24 @@ def start(arguments: argparse.Namespace) -> Any:
         "kv_cache_memory_bytes": 40_960 * 131_072,
         "seed": 1,
     }
+    if arguments.traces is not None:
+        options["profiler_config"] = profiler_options(arguments)
     return LLM(**{**options, **extra_arguments(arguments.extra)})
+
+
+def profiler_options(arguments: argparse.Namespace) -> dict[str, Any]:
+    """vLLM's profiler as SGLang's is asked for; versions without a choice of activities trace the CPU as well."""
+    from vllm.config import ProfilerConfig
+
+    options: dict[str, Any] = {
+        "profiler": "torch",
+        "torch_profiler_dir": str(arguments.traces),
+        "torch_profiler_with_stack": False,
+        "torch_profiler_dump_cuda_time_total": False,
+    }
+    if any(field.name == "torch_profiler_activities" for field in dataclasses.fields(ProfilerConfig)):
+        options["torch_profiler_activities"] = ["CUDA" if arguments.activity == "GPU" else arguments.activity]
+    return options
 
 
 def main() -> None:
@@ -66,7 +86,13 @@ def main() -> None:
             )
         return found
 
-    answer_jobs(answers, VOCABULARY if arguments.model is None else 40_000, generate, score)
+    @contextlib.contextmanager
+    def traced() -> Iterator[None]:
+        llm.start_profile()
+        yield
+        llm.stop_profile()
+
+    answer_jobs(answers, VOCABULARY if arguments.model is None else 40_000, generate, score, traced)
 
 
 if __name__ == "__main__":  # vLLM spawns its workers

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 import json
 import math
 import random
@@ -97,6 +98,29 @@ def test_a_turn_that_is_cut_short_or_changes_its_requests_is_no_line(engine: Eng
         engine.batch(requests)
     engine.batch(4, decode=False)
     assert [line["requests"] for line in written(tmp_path)] == [4]
+
+
+def test_in_vllm_a_step_of_decoding_is_one_in_which_every_request_has_one_token(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[Any] = []
+    monkeypatch.setattr(engine.alternation, "decode", seen.append)
+    monkeypatch.setattr(engine.alternation, "prefill", lambda: seen.append("prefill"))
+    for tokens, new in (({"a": 1, "b": 1}, []), ({"a": 1, "b": 16}, []), ({"a": 1, "b": 1}, ["b"]), ({}, [])):
+        scheduled = SimpleNamespace(num_scheduled_tokens=tokens, scheduled_new_reqs=new)
+        engine.alternation.execute_model(scheduled)
+    assert seen == [2, "prefill", "prefill", "prefill"]
+
+
+def test_the_plugin_is_found_by_both_frameworks(tmp_path: Path) -> None:
+    folder = steps.plugin_folder(tmp_path / "plugin")
+    (found,) = importlib.metadata.distributions(path=[str(folder)])
+    entries = {entry.group: entry.value for entry in found.entry_points}
+    assert entries == {
+        "sglang.srt.plugins": "alternating:register",
+        "vllm.general_plugins": "alternating:register_in_vllm",
+    }
+    assert all(hasattr(alternating, value.partition(":")[2]) for value in entries.values())
 
 
 def lines(*, bound: float, count: int = 40, requests: int = 4) -> list[dict[str, Any]]:
