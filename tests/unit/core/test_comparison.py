@@ -129,6 +129,26 @@ def test_large_table_is_copied_once_and_forgotten_with_its_tensor(impl: Build, m
     assert comparison._tables == {}
 
 
+def test_of_a_large_call_other_rows_are_judged_each_time(impl: Build, manager: Build) -> None:
+    """A kernel that spoils one row of many: found within as many calls as there are rows between two that are judged."""
+    silu = load_spec("silu_and_mul").reference
+
+    def spoils_a_row(obj: Any, x: Any) -> Any:
+        out = silu(obj, x)
+        out[5] += 1.0
+        return out
+
+    built = manager(impl(op="silu_and_mul", run=spoils_a_row), policy=SelectionPolicy(prefer=("vendor",)))
+    built.watch(numbers=True)
+    x = torch.ones(64, 1 << 16)  # four times what is judged of a call, so every fifth row is
+    wrong = []
+    for _ in range(5):
+        built.call_op("silu_and_mul", None, x)
+        wrong.append(only_row(built)["wrong_calls"])
+    assert wrong[-1] == 1
+    assert "wrong in 32768 of" in only_row(built)["first_wrong"]
+
+
 def test_nan_where_float64_has_none_is_a_wrong_call(comparing: Build) -> None:
     built, layer = comparing(lambda obj, x, residual: torch.full_like(x, torch.nan)), Norm()
     built.bind("rms_norm", layer).fn(layer, torch.ones(4, 8))

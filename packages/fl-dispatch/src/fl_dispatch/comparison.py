@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("fl_dispatch")
 
+#: Elements of its first input beyond which only some of a call's rows are judged, other ones each time.
+_JUDGED_AT_MOST = 1 << 20
 #: Elements from which on a tensor that comes again, like a table of cosines, is copied once and for all.
 _LARGE = 1 << 16
 #: Layers named in a row of the report; the number of all of them is there too.
@@ -71,31 +73,29 @@ class Comparison:
             What the implementation returned. What it raises is the caller's.
         """
         spec = site.manager.registry.spec(site.op_name)
-        call = describe_arguments([value for value in args[1:] if value is not None], {})
-        known = frozenset(place for place, value in enumerate(args[1:]) if id(value) in self._tables)
-        before = tuple(self._copied(value) for value in args[1:])
-        result = impl.fn(*args)
         row = self._row(site, impl)
-        layer = self._name(args[0], site)
-        dtype = dtype_of(args) or "no dtype"
         with self._lock:
             row.calls += 1
+        dtype = dtype_of(args) or "no dtype"
         if dtype not in spec.tolerances:
             with self._lock:
                 row.not_judged[f"{spec.name} has no tolerance for {dtype}"] += 1
-            return result
-        fraction, problem = _judged(spec, impl, dtype, args, before, known, result)
+            return impl.fn(*args)
+        call = _Call(spec, impl, args, self, row.calls)
+        result = impl.fn(*args)
+        fraction, problem = call.judged(dtype, result)
+        layer, shapes = self._name(args[0], site), describe_arguments([one for one in args[1:] if one is not None], {})
         with self._lock:
             if fraction > row.worst or not row.worst_call:
-                row.worst, row.worst_call, row.worst_layer = fraction, call, layer
+                row.worst, row.worst_call, row.worst_layer = fraction, shapes, layer
             if problem is None:
                 return result
             row.wrong[layer] += 1
-            is_first, row.first_wrong = not row.first_wrong, row.first_wrong or f"{layer}: {problem}; {call}"
+            is_first, row.first_wrong = not row.first_wrong, row.first_wrong or f"{layer}: {problem}; {shapes}"
         if is_first:
             logger.error(
                 "compare: %s by %s is wrong in %s: %s; the call was %s. Further ones of %s are counted in the report",
-                *(spec.name, impl.impl_id, layer, problem, call, site.label or "this operator"),
+                *(spec.name, impl.impl_id, layer, problem, shapes, site.label or "this operator"),
             )
         return result
 
@@ -120,14 +120,13 @@ class Comparison:
                 for (op, label, impl_id), row in sorted(self._rows.items())
             ]
 
-    def _copied(self, value: Any) -> Any:
-        """The value on the CPU, as it is before the call."""
-        if getattr(value, "numel", int)() < _LARGE:
-            return _on_cpu(value)
+    def table(self, value: Any) -> tuple[Any, bool]:
+        """A large tensor on the CPU, and whether it was copied at an earlier call: tables of cosines come again and again."""
         key = id(value)
-        if key not in self._tables:  # an entry goes with its tensor, so the same id is the same tensor
+        came_before = key in self._tables  # an entry goes with its tensor, so the same id is the same tensor
+        if not came_before:
             self._tables[key] = (weakref.ref(value, lambda _: self._tables.pop(key, None)), _on_cpu(value))
-        return self._tables[key][1]
+        return self._tables[key][1], came_before
 
     def _row(self, site: Site, impl: OpImpl) -> _Row:
         with self._lock:
@@ -140,35 +139,61 @@ class Comparison:
             return site.label or type(layer).__name__
 
 
-def _judged(
-    spec: OpSpec,
-    impl: OpImpl,
-    dtype: str,
-    args: Sequence[Any],
-    before: tuple[Any, ...],
-    known: frozenset[int],
-    result: Any,
-) -> tuple[float, str | None]:
-    """The largest error as a fraction of what is tolerated, and what is wrong."""
-    from fl_dispatch.ops.spec import Sample
-    from fl_dispatch.testing.calls import as_results
-    from fl_dispatch.testing.case import CheckFailed
-    from fl_dispatch.testing.judge import Worst, compare
+class _Call:
+    """One call: copies of its arguments from before it, or of some of their rows.
 
-    sample = Sample("a call of the model", _fields(spec, args[0]), before)
-    got = tuple(_on_cpu(one) for one in as_results(result))
-    worst = Worst()
-    try:
-        compare(spec, dtype, sample, got, worst, atol_by_row=True)
-    except CheckFailed as failed:
-        details = (text for name, text in failed.details.items() if name != "tolerance")
-        return worst.fraction, "; ".join((failed.problem, *details))
-    allowed = spec.may_mutate if impl.mutates is None else impl.mutates
-    for place, (name, value, old) in enumerate(zip(spec.parameters[1:], args[1:], before, strict=False)):
-        # A table that came before was looked at then; what is written to it later shows in later results.
-        if name not in allowed and place not in known and not _same(_on_cpu(value), old):
-            return worst.fraction, f"it wrote to {name}, which it does not declare to"
-    return worst.fraction, None
+    Args:
+        spec: the operator.
+        impl: what is called.
+        args: all arguments, the layer first.
+        comparison: keeps copies of tables.
+        number: of the call; decides which rows of a large one are looked at.
+    """
+
+    def __init__(self, spec: OpSpec, impl: OpImpl, args: Sequence[Any], comparison: Comparison, number: int) -> None:
+        self._spec, self._impl, self._args = spec, impl, args
+        self._rows = _rows(args[1], number) if spec.by_row else None
+        before, self._kept = [], set()
+        for name, value in zip(spec.parameters[1:], args[1:], strict=False):
+            if name not in spec.by_row and getattr(value, "numel", int)() >= _LARGE:
+                value, came_before = comparison.table(value)
+                if came_before:
+                    self._kept.add(name)
+            else:
+                value = _on_cpu(value, self._rows if name in spec.by_row else None)
+            before.append(value)
+        self._before = tuple(before)
+
+    def judged(self, dtype: str, result: Any) -> tuple[float, str | None]:
+        """The largest error as a fraction of what is tolerated, and what is wrong."""
+        from fl_dispatch.ops.spec import Sample
+        from fl_dispatch.testing.calls import as_results
+        from fl_dispatch.testing.case import CheckFailed
+        from fl_dispatch.testing.judge import Worst, compare
+
+        spec = self._spec
+        sample = Sample("a call of the model", _fields(spec, self._args[0]), self._before)
+        got = tuple(_on_cpu(one, self._rows) for one in as_results(result))
+        worst = Worst()
+        try:
+            compare(spec, dtype, sample, got, worst, atol_by_row=True)
+        except CheckFailed as failed:
+            details = (text for name, text in failed.details.items() if name != "tolerance")
+            return worst.fraction, "; ".join((failed.problem, *details))
+        allowed = spec.may_mutate if self._impl.mutates is None else self._impl.mutates
+        for name, value, old in zip(spec.parameters[1:], self._args[1:], self._before, strict=False):
+            # A table that came before was looked at then; what is written to it later shows in later results.
+            if name in allowed or name in self._kept or not hasattr(value, "shape"):
+                continue
+            if not _same(_on_cpu(value, self._rows if name in spec.by_row else None), old):
+                return worst.fraction, f"it wrote to {name}, which it does not declare to"
+        return worst.fraction, None
+
+
+def _rows(first: Any, number: int) -> slice | None:
+    """Every so manieth row of a large call, beginning elsewhere each time; None: all of them."""
+    step = first.numel() // _JUDGED_AT_MOST + 1
+    return slice(number % min(step, first.shape[0]), None, step) if step > 1 and first.dim() else None
 
 
 def _fields(spec: OpSpec, layer: Any) -> SimpleNamespace:
@@ -181,15 +206,13 @@ def _fields(spec: OpSpec, layer: Any) -> SimpleNamespace:
     )
 
 
-def _on_cpu(value: Any) -> Any:
+def _on_cpu(value: Any, rows: slice | None = None) -> Any:
     import torch
 
-    return value.detach().to("cpu", copy=True) if isinstance(value, torch.Tensor) else value
+    if not isinstance(value, torch.Tensor):
+        return value
+    return (value if rows is None else value[rows]).detach().to("cpu", copy=True)
 
 
 def _same(one: Any, other: Any) -> bool:
-    import torch
-
-    if not isinstance(one, torch.Tensor):
-        return True
     return bool(((one == other) | ((one != one) & (other != other))).all())

@@ -217,6 +217,7 @@ SPECS: tuple[OpSpec, ...] = (
         summary="rotary position embedding of query and key, NeoX or GPT-J pairs, whole or part of a head",
         fields=FIELDS,
         may_mutate=frozenset({"query", "key"}),
+        by_row=frozenset({"query", "key", "position_ids"}),
         check=check,
         samples=samples,
         tolerances={

@@ -59,6 +59,8 @@ class OpSpec:
         summary: one line for listings.
         fields: the fields of ``obj`` it reads.
         may_mutate: names of the arguments that an implementation is allowed to write to.
+        by_row: names of the arguments whose first dimension counts rows (tokens) that the
+            operator treats one by one: some rows of them give the same rows of the results.
         check: ``check(obj, ...)`` returns None for a well-formed call, else what is wrong with it in one sentence.
             Only called when something failed, so that a caller's mistake is not taken for a kernel's.
         samples: ``samples(dtype, device, seed)`` yields the calls that every implementation must get right.
@@ -70,6 +72,7 @@ class OpSpec:
     summary: str = ""
     fields: tuple[Field, ...] = ()
     may_mutate: frozenset[str] = frozenset()
+    by_row: frozenset[str] = frozenset()
     check: Callable[..., str | None] | None = None
     samples: Callable[[Any, str, int], Iterator[Sample]] | None = None
     tolerances: Mapping[str, Tolerance] = field(default_factory=dict)
