@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from fl_dispatch.bisect.candidates import Candidates
+from fl_dispatch.bisect.candidates import Candidates, candidates
 from fl_dispatch.bisect.judge import run_command, verdict
 from fl_dispatch.bisect.search import Verdict
 from fl_dispatch.cli import bisect
@@ -128,6 +128,23 @@ def test_other_implementations_are_tried_and_a_good_one_is_recommended(run, inst
     assert "impl:vendor.two2 in its place: good" in done.out
     assert "export FL_DISPATCH_PER_OP=rms_norm=impl:vendor.two2" in done.out
     assert "impl:reference" not in done.out + done.err
+
+
+def test_where_the_number_of_tokens_decides_every_choice_is_named(install_vendor, site, tmp_path) -> None:
+    install_vendor("good")
+    file = tmp_path / "policy.yaml"
+    file.write_text("per_op: {rms_norm: {16: vendor, more: reference}}", encoding="utf-8")
+    found = candidates(
+        "rms_norm", "FL_DISPATCH_", {**os.environ, "PYTHONPATH": str(site), "FL_DISPATCH_CONFIG": str(file)}
+    )
+    assert (found.chosen, found.vendors) == (("vendor.good", "reference"), ("good", "reference"))
+    assert "impl:vendor.good" not in found.others
+
+
+def test_a_policy_that_cannot_be_explained_costs_no_result() -> None:
+    found = candidates("rms_norm", "FL_DISPATCH_", {**os.environ, "FL_DISPATCH_PREFERR": "vendor"})
+    assert found.chosen == ()
+    assert found.problem.startswith("`fl-dispatch explain rms_norm`: unknown environment variable FL_DISPATCH_PREFERR;")
 
 
 def test_a_good_result_leaves_nothing_to_find(run) -> None:

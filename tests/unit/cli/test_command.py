@@ -11,7 +11,9 @@ from fl_dispatch.cli import main
 _HEAVY = ("torch", "triton", "flag_gems", "numpy", "sglang", "vllm")
 
 
-@pytest.mark.parametrize("words", [["--help"], *([name, "--help"] for name in ("list", "explain", "doctor", "config"))])
+@pytest.mark.parametrize(
+    "words", [["--help"], *([name, "--help"] for name in ("list", "explain", "doctor", "config", "bisect"))]
+)
 def test_help_explains_every_argument(words, capsys) -> None:
     with pytest.raises(SystemExit) as done:
         main(words)

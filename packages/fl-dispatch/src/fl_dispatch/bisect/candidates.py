@@ -43,8 +43,10 @@ def candidates(op_name: str, prefix: str, environ: Mapping[str, str]) -> Candida
     except subprocess.TimeoutExpired:
         return Candidates(problem=f"`fl-dispatch explain {op_name}` did not end within {_TIMEOUT} s")
     except json.JSONDecodeError:
-        said = done.stderr.strip().splitlines()[-1:] or [f"exit status {done.returncode}"]
-        return Candidates(problem=f"`fl-dispatch explain {op_name}`: {said[0]}")
+        _, ours, error = done.stderr.partition("fl-dispatch: error: ")
+        if not ours:  # it crashed
+            error = "".join(done.stderr.splitlines()[-1:]) or f"exit status {done.returncode}"
+        return Candidates(problem=f"`fl-dispatch explain {op_name}`: {' '.join(error.split())}")
     parts = found["by_tokens"] or parts
     chosen = tuple(dict.fromkeys(part["chosen"] for part in parts if part["chosen"]))
     rows = [row for part in parts for row in part["candidates"]]

@@ -87,8 +87,8 @@ def _interruptions_held_back() -> Iterator[None]:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
-    for number in arrived:
-        signal.raise_signal(number)
+    for held_back in arrived:
+        signal.raise_signal(held_back)
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
