@@ -120,7 +120,7 @@ class Result:
             text += " here, so what the command runs is on another device, or has other packages installed"
         untried = [token for token in found.others if token.removeprefix("impl:") != self.good]
         if untried and op_name not in self.tried:
-            text += f"; there is also {', '.join(untried)} (--try-others tells which of them are good)"
+            text += f"; --try-others would also try {', '.join(untried)}"
         return text
 
     def _elsewhere(self, last: Run, config: Config, narrowed: bool) -> list[str]:
