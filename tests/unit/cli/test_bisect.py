@@ -8,6 +8,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 
@@ -30,6 +31,12 @@ def sh(body: str) -> tuple[str, ...]:
 
 def words(text: str) -> str:
     return " ".join(text.split())
+
+
+@pytest.fixture(autouse=True)
+def _logs_are_left_with_the_test(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
 
 
 @pytest.fixture
