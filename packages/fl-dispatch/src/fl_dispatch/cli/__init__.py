@@ -16,7 +16,7 @@ from fl_dispatch.cli.text import wrapped
 from fl_dispatch.errors import FLDispatchError
 
 #: Modules with ``add_parser(subparsers)``, in the order of the help text. Each is one command.
-_COMMANDS = ("listing", "explain", "doctor", "config", "tune", "bisect", "new_vendor")
+_COMMANDS = ("listing", "explain", "doctor", "config", "report", "tune", "bisect", "new_vendor")
 
 #: In what torch raises when it is imported beside a backend extension of it (torch_npu, say) that does not load.
 _AUTOLOAD = "TORCH_DEVICE_BACKEND_AUTOLOAD"
