@@ -167,7 +167,8 @@ def page(result: Mapping[str, Any], steps: Mapping[int, Mapping[str, Step]]) -> 
         f"Cells: calls a step x microseconds a call. By difference of jobs of {' and '.join(map(str, result['tokens']))} tokens, "
         f"medians; ± is half of the range of {result['repeats']} repetitions, and `other` holds what is "
         "called as often everywhere and differs by less. `device busy`: what overlaps counts once. `clock`: the same difference "
-        "without the profiler, median with its 95 % interval by order statistics. `idle`: clock less device busy.",
+        "without the profiler, median with its 95 % interval by order statistics. `idle`: clock less device busy, the host's part "
+        "and the gaps between kernels.",
         "",
     ]
     for requests, by_engine in steps.items():

@@ -14,7 +14,7 @@ import pytest
 
 pytestmark = [pytest.mark.sglang, pytest.mark.timeout(900)]
 
-SCRIPT = Path(__file__).parents[2] / "benchmarks" / "gpu" / "kernels.py"
+SCRIPT = Path(__file__).parents[2] / "benchmarks" / "gpu" / "step_kernels.py"
 #: SmolLM2-135M has 30 blocks of two norms and an activation, and a last norm.
 NORMS, ACTIVATIONS = 61, 30
 

@@ -445,6 +445,22 @@ def test_every_step_has_a_command_with_files_that_exist(tmp_path: Path) -> None:
             assert all(Path(script).exists() for script in scripts)
 
 
+def test_a_step_of_vllm_runs_vllm_with_its_packages(tmp_path: Path) -> None:
+    folders = on_box.Folders(tmp_path / "site", tmp_path)
+    for step, framework in (
+        ("kernels", "sglang"),
+        ("vllm-kernels", "vllm"),
+        ("steps", "sglang"),
+        ("vllm-steps", "vllm"),
+    ):
+        (command,) = on_box.commands(step, folders, [], 60.0)
+        assert command[command.index("--framework") + 1] == framework
+        assert command[command.index("--site") + 1] == str(folders.framework(framework))
+        assert on_box.LIMITS[step] == 480.0
+    assert folders.of_step("vllm-logits") == folders.of_step("tune-vllm") == folders.framework("vllm")
+    assert folders.of_step("serve-eager") == folders.of_step("tp") == folders.site
+
+
 def test_a_step_that_takes_too_long_is_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(on_box, "commands", lambda *_: [[sys.executable, "-c", "import time; time.sleep(60)"]])
     monkeypatch.setitem(on_box.LIMITS, "micro", 0.2)

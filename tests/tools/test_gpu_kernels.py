@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The GPU benchmark of what a step of decoding is made of: traces, a step's share by difference, the table, engines that die."""
+"""The GPU benchmark of what a step of decoding is made of: traces, a step's share by difference, engines that die."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ try:
     import groups
     import job_loop
     import kernel_table
-    import kernels
+    import step_kernels
     import traces
     from figures import Job
 finally:
     sys.path.remove(str(GPU))
 
-GEMM, NORM, ROPE, PREFILL = "gemm", "norm<bf16>", "rope", "prefill_attention"
+GEMM, NORM, PREFILL = "gemm", "norm<bf16>", "prefill_attention"
 
 
 def events(*found: tuple[str, str, float, float]) -> dict[str, Any]:
@@ -49,13 +49,6 @@ def written(folder: Path, trace: Mapping[str, Any], name: str = "x.trace.json.gz
 def trace(calls: Mapping[str, int], us: Mapping[str, float], overlap: float = 0.0) -> traces.Trace:
     """Of kernels that take so long a call."""
     return traces.Trace(calls, {name: count * us[name] for name, count in calls.items()}, overlap)
-
-
-def step(calls: Mapping[str, float], us: Mapping[str, float], noise: float = 0.1) -> traces.Step:
-    """Of kernels that take so long a call."""
-    found = {name: traces.Kernel(n, traces.Measured(n * us[name], noise)) for name, n in calls.items()}
-    total = sum(kernel.time.us for kernel in found.values())
-    return traces.Step(found, traces.Measured(total, noise), traces.Measured(total - 1.0, noise))
 
 
 @pytest.mark.parametrize("name", ["x.trace.json.gz", "x.pt.trace.json"])
@@ -121,87 +114,15 @@ def test_calls_that_are_no_whole_number_are_said_and_do_not_change_the_list() ->
     assert last == f"- Not a whole number of calls a step: native: {NORM} 0.25."
 
 
-def test_names_lose_parameters_and_namespaces_but_stay_apart() -> None:
-    elementwise = (
-        "void at::native::vectorized_elementwise_kernel<4, at::native::FillFunctor<int>, std::array<char*, 1ul> >"
-    )
-    assert kernel_table.shortened(f"{elementwise}(int, at::native::FillFunctor<int>, std::array<char*, 1ul>)") == (
-        "vectorized_elementwise_kernel<4, FillFunctor<int>, array<char*, 1ul> >"
-    )
-    assert kernel_table.shortened("nvjet_tst_128x64_64x8_2x1_v_bz_TNT") == "nvjet_tst_128x64_64x8_2x1_v_bz_TNT"
-    assert kernel_table.shortened("Memcpy DtoD (Device -> Device)") == "Memcpy DtoD (Device -> Device)"
-    long = kernel_table.shortened("a" * 60 + "b" * 60)
-    assert (len(long), long[:47], long[-22:]) == (kernel_table.WIDTH, "a" * 47, "b" * 22)
-    assert kernel_table.labels(["void f(int)", "void f(float)", "g|h"]) == {
-        "void f(int)": "f",
-        "void f(float)": "f #2",
-        "g|h": "g/h",
-    }
-
-
-def test_the_table_has_what_differs_by_its_difference_and_sums_up_the_others() -> None:
-    us = {GEMM: 30.0, NORM: 2.0, ROPE: 1.5, "fl_rope": 3.0, "copy": 1.0}
-    native = step({GEMM: 4, NORM: 65, ROPE: 32, "copy": 2}, us)
-    slower = step({GEMM: 4, NORM: 65, "fl_rope": 32, "copy": 3}, {**us, NORM: 2.5})
-    same = step({GEMM: 4, NORM: 65, ROPE: 32, "copy": 2}, {**us, GEMM: 30.04})
-    lines = kernel_table.rows({"native": native, "slower": slower, "same": same})
-    assert lines == [
-        "| fl_rope | - | 32 x 3.00 | - | 96.0 |",
-        "| rope | 32 x 1.50 | - | 32 x 1.50 | 48.0 |",
-        "| norm<bf16> | 65 x 2.00 | 65 x 2.50 | 65 x 2.00 | 32.5 |",
-        "| copy | 2 x 1.00 | 3 x 1.00 | 2 x 1.00 | 1.0 |",
-        "| other (1 kernels) | 4 calls, 120.0 | 4 calls, 120.0 | 4 calls, 120.2 | |",
-    ]
-
-
-def test_another_number_of_calls_is_a_row_even_where_the_time_does_not_show_it() -> None:
-    native, other = (step({"fast": calls, GEMM: 4}, {"fast": 0.001, GEMM: 1.0}) for calls in (10, 11))
-    (row, rest) = kernel_table.rows({"native": native, "other": other})
-    assert row == "| fast | 10 x 0.00 | 11 x 0.00 | 0.0 |"
-    assert rest.startswith("| other (1 kernels) |")
-
-
-def test_a_sentence_says_whether_the_list_is_the_same_and_what_the_difference_is_made_of() -> None:
-    us = {GEMM: 30.0, NORM: 2.0, ROPE: 1.5, "fl_rope": 3.0, "copy": 1.0}
-    native = step({GEMM: 4, NORM: 65, ROPE: 32, "copy": 2}, us)
-    other = step({GEMM: 4, NORM: 65, "fl_rope": 32, "copy": 3}, {**us, NORM: 2.5})
-    same = step({GEMM: 4, NORM: 65, ROPE: 32, "copy": 2}, {**us, GEMM: 30.5})
-    assert kernel_table.sentence("tuned", "native", same, native) == (
-        "tuned: the same list of kernels as native's, name and number; device time +2.0 us a step (noise 0.2), made of "
-        "+2.0 us in the same kernels (4)."
-    )
-    assert kernel_table.sentence("vendor", "native", other, native) == (
-        "vendor: not the same list of kernels as native's; device time +81.5 us a step (noise 0.2), made of "
-        "+96.0 us in kernels that native lacks (1, +32 calls), -48.0 us in kernels that it lacks (1, -32 calls), "
-        "+1.0 us in kernels in another number (1, +1 calls), +32.5 us in the same kernels (2)."
-    )
-
-
-def test_the_page_has_the_idle_time_and_names_what_is_missing() -> None:
-    native = step({GEMM: 4}, {GEMM: 30.0})
-    result = {"title": "t", "date": "d", "command": "c", "setting": "s", "versions": {"torch": "2"}, "tokens": [2, 10]}
-    result |= {"repeats": 3, "clock_us": {"1": {"native": [150.0] * 6}}, "failed": {"vendor": "vendor: died"}}
-    text = kernel_table.page({**result, "problems": ["tuned: rms_norm"]}, {1: {"native": native}, 64: {}})
-    assert "By difference of jobs of 2 and 10 tokens" in text
-    assert "Decoding, 1 request:" in text
-    assert "| sum of device time, us | 120.0 ± 0.1 | |" in text
-    assert "| device busy, us | 119.0 ± 0.1 | |" in text
-    assert "| clock, us | 150.0 (150.0 to 150.0) | |" in text
-    assert "| idle, us | 31.0 | |" in text
-    assert "Decoding, 64 requests:\n\nno engine is left." in text
-    assert "vendor is missing, died" in text
-    assert "Not as the policy says: tuned: rms_norm" in text
-
-
 def test_the_clock_is_the_difference_of_two_jobs_in_the_same_round() -> None:
-    jobs = kernels.decoding([1, 64], 4)
+    jobs = step_kernels.decoding([1, 64], 4)
     assert [(job.requests, job.new) for job in jobs.values()] == [(1, 2), (1, 6), (64, 2), (64, 6)]
     seconds = [[0.1, 0.2], [0.5, 0.8], [1.0, 1.0], [1.4, 1.0]]
     rates = {
         name: {"native, kernels": [job.tokens / one for one in times]}
         for (name, job), times in zip(jobs.items(), seconds, strict=True)
     }
-    found = kernels.clock(rates, jobs, 4)
+    found = step_kernels.clock(rates, jobs, 4)
     assert found["1"]["native"] == pytest.approx([100_000.0, 150_000.0])
     assert found["64"]["native"] == pytest.approx([100_000.0, 0.0])
 
@@ -242,12 +163,12 @@ def traced(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *others: Any
 ) -> tuple[list[Any], dict[str, str], list[Any]]:
     """The engines that are left, why others are not, and the traces after every round."""
-    monkeypatch.setattr(kernels, "SETTLE_SECONDS", 0.0)
+    monkeypatch.setattr(step_kernels, "SETTLE_SECONDS", 0.0)
     alive = [FakeEngine("native", tmp_path), *others]
     failed: dict[str, str] = {}
     rounds: list[Any] = []
     arguments = SimpleNamespace(steps=8, repeats=2, activity="GPU")
-    kernels.trace_all(alive, [1, 64], arguments, tmp_path, failed, lambda found: rounds.append({**found}))
+    step_kernels.trace_all(alive, [1, 64], arguments, tmp_path, failed, lambda found: rounds.append({**found}))
     return alive, failed, rounds
 
 

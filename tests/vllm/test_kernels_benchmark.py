@@ -15,7 +15,7 @@ from vllm_engine import CALLS_PER_FORWARD, environment
 
 pytestmark = [pytest.mark.vllm, pytest.mark.timeout(900)]
 
-SCRIPT = Path(__file__).parents[2] / "benchmarks" / "gpu" / "kernels.py"
+SCRIPT = Path(__file__).parents[2] / "benchmarks" / "gpu" / "step_kernels.py"
 #: That fit a small machine.
 SIZES = {"max_model_len": 512, "max_num_seqs": 8, "kv_cache_memory_bytes": 256 << 20}
 

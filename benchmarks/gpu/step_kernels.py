@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """What a step of decoding is made of: the device's kernels in SGLang or vLLM, without and with the dispatcher.
 
-    python benchmarks/gpu/kernels.py --site DIR --own DIR --out DIR [--framework vllm] [--eager] [--requests 1,64]
+    python benchmarks/gpu/step_kernels.py --site DIR --own DIR --out DIR [--framework vllm] [--eager] [--requests 1,64]
 
 The engines of a group of ``serve.py`` are alive at once and take turns, first by the clock alone, then under the framework's own
 profiler. Writes ``kernels.json`` and ``.md`` (``kernels-eager``, ``vllm-kernels`` and so on). The exit status is 1 where an
-engine is missing, or a tuned one runs what its policy does not say.
+engine is missing, or a tuned one runs what its policy does not say. (Not ``kernels.py``: engines see this folder, and
+transformers would take it for Hugging Face's package.)
 """
 
 from __future__ import annotations
@@ -142,7 +143,7 @@ def run(arguments: Any) -> bool:
     result: dict[str, Any] = {
         "title": f"{group.title} {version.get(group.framework)}, the kernels of a step of decoding, {mode}",
         "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
-        "command": f"python3 benchmarks/gpu/kernels.py {shlex.join(options)}",
+        "command": f"python3 benchmarks/gpu/step_kernels.py {shlex.join(options)}",
         "setting": f"The model of engine.py on {device()}, prompts of {PROMPT} tokens; engines alive at once, measured in turns.",
         "versions": version,
         "tokens": [FEW, FEW + arguments.steps],
