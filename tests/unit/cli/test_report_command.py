@@ -62,6 +62,11 @@ def test_wrong_calls_are_named_and_exit_code_1(tmp_path: Path, capsys: pytest.Ca
     assert "; float32[1, 16]@cpu" in out
 
 
+def test_nan_is_said_in_words(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["report", str(written(tmp_path / "report.json", float("nan"), Activation()))]) == 1
+    assert "2 in 1 layers  NaN or infinity" in capsys.readouterr().out
+
+
 def test_json_is_the_list_of_reports(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = written(tmp_path / "report.json", 0.9, Activation())
     assert main(["report", "--json", str(file)]) == 1

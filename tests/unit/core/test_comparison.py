@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 from collections.abc import Callable
 from typing import Any
@@ -155,6 +156,8 @@ def test_nan_where_float64_has_none_is_a_wrong_call(comparing: Build) -> None:
     row = only_row(built)
     assert row["wrong_calls"] == 1
     assert "got nan" in row["first_wrong"]
+    assert row["worst_error_of_tolerance"] is None
+    json.dumps(row, allow_nan=False)
 
 
 def test_dtype_without_a_tolerance_is_counted_and_not_judged(comparing: Build) -> None:

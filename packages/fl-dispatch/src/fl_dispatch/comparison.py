@@ -9,6 +9,7 @@ its result goes to the caller as it is, as it would without the comparison.
 from __future__ import annotations
 
 import logging
+import math
 import threading
 import weakref
 from collections import Counter
@@ -100,7 +101,9 @@ class Comparison:
         return result
 
     def as_rows(self) -> list[dict[str, Any]]:
-        """One row for each (operator, layer class, implementation), for the report."""
+        """One row for each (operator, layer class, implementation), for the report; the worst error is None where a result was
+        NaN or infinite and float64 was not, or the other way round, which JSON has no number for.
+        """
         with self._lock:
             return [
                 {
@@ -108,7 +111,7 @@ class Comparison:
                     "layer_class": label,
                     "implementation": impl_id,
                     "calls": row.calls,
-                    "worst_error_of_tolerance": round(row.worst, 4),
+                    "worst_error_of_tolerance": round(row.worst, 4) if math.isfinite(row.worst) else None,
                     "worst_call": row.worst_call,
                     "worst_layer": row.worst_layer,
                     "wrong_calls": row.wrong.total(),

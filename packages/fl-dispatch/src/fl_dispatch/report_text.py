@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -41,9 +42,10 @@ def _compared(rows: Sequence[Mapping[str, Any]]) -> str:
         return ""
     head = ["compared with float64", "layer class", "implementation", "calls", "wrong", "worst error", "in"]
     body, texts = [], []
-    for row in sorted(rows, key=lambda row: (row["wrong_calls"], row["worst_error_of_tolerance"]), reverse=True):
+    for row in sorted(rows, key=_badness, reverse=True):
         wrong = f"{row['wrong_calls']} in {row['wrong_layers']} layers" if row["wrong_calls"] else "0"
-        worst = f"{row['worst_error_of_tolerance']:.3g} of what is tolerated"
+        error = row["worst_error_of_tolerance"]
+        worst = "NaN or infinity" if error is None else f"{error:.3g} of what is tolerated"
         cells = (
             row["operator"],
             row["layer_class"],
@@ -58,6 +60,11 @@ def _compared(rows: Sequence[Mapping[str, Any]]) -> str:
             texts.append(f"\n{row['operator']} by {row['implementation']} was wrong first in {row['first_wrong']}")
         texts += [f"\n{row['operator']}: {count} calls not judged, {why}" for why, count in row["not_judged"].items()]
     return f"\n\n{_columns(head, body)}{''.join(texts)}"
+
+
+def _badness(row: Mapping[str, Any]) -> tuple[int, float]:
+    error = row["worst_error_of_tolerance"]
+    return row["wrong_calls"], math.inf if error is None else error
 
 
 def _aten_line(aten: Mapping[str, Any] | None) -> str:
