@@ -17,6 +17,8 @@ pytestmark = [pytest.mark.sglang, pytest.mark.timeout(900)]
 SCRIPT = Path(__file__).parents[2] / "benchmarks" / "gpu" / "step_kernels.py"
 #: SmolLM2-135M has 30 blocks of two norms and an activation, and a last norm.
 NORMS, ACTIVATIONS = 61, 30
+#: What SGLang's scheduler also calls now and then between steps, when it turns tensors into lists.
+BETWEEN_STEPS = {"aten::resolve_conj", "aten::resolve_neg"}
 
 
 def test_operators_of_a_step_are_counted_and_those_of_another_implementation_named(
@@ -37,7 +39,8 @@ def test_operators_of_a_step_are_counted_and_those_of_another_implementation_nam
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
     result = json.loads((tmp_path / "kernels-eager.json").read_text(encoding="utf-8"))
     native, vendor = (result["requests"]["2"][name]["kernels"] for name in ("switched off", "vendor"))
-    assert {name for name, kernel in {**native, **vendor}.items() if kernel["calls"] % 1} == set()
+    broken = {name for kernels in (native, vendor) for name, kernel in kernels.items() if kernel["calls"] % 1}
+    assert broken <= BETWEEN_STEPS
     assert [kernels["aten::silu"]["calls"] for kernels in (native, vendor)] == [ACTIVATIONS] * 2
     assert [kernels["aten::rsqrt"]["calls"] for kernels in (native, vendor)] == [NORMS] * 2
     # my-chip squares where SGLang raises to a power.
@@ -49,4 +52,4 @@ def test_operators_of_a_step_are_counted_and_those_of_another_implementation_nam
     assert f"| aten::square | - | {NORMS} x " in text
     assert "- vendor: not the same list of kernels as switched off's; " in text
     assert f" us in kernels that switched off lacks (1, +{NORMS} calls)" in text
-    assert "Not a whole number of calls a step: none." in text
+    assert "- Not a whole number of calls a step: " in text
