@@ -63,16 +63,10 @@ def main() -> None:
 
     def run(prompts: list[list[int]], new: int, **asked: Any) -> list[Any]:
         sampling = SamplingParams(temperature=0.0, max_tokens=new, ignore_eos=True, detokenize=False, **asked)
-        inputs = [{"prompt_token_ids": prompt} for prompt in prompts]
-        if arguments.traces is not None:
-            return together(inputs, sampling)
-        return llm.generate(inputs, sampling, use_tqdm=False)  # type: ignore[no-any-return]
-
-    def together(inputs: list[Any], sampling: Any) -> list[Any]:
-        # Where the first are served before the last arrive there are more steps, now these and then those.
+        # All at once: where the first are served before the last arrive there are more steps, now these and then those.
         core = llm.llm_engine.engine_core
         core.call_utility("pause_scheduler", "keep", False)
-        llm.enqueue(inputs, sampling, use_tqdm=False)
+        llm.enqueue([{"prompt_token_ids": prompt} for prompt in prompts], sampling, use_tqdm=False)
         core.call_utility("resume_scheduler")
         return llm.wait_for_completion(use_tqdm=False)  # type: ignore[no-any-return]
 

@@ -46,7 +46,7 @@ def test_right_calls_are_a_table_and_exit_code_0(tmp_path: Path, capsys: pytest.
     assert "Note: T_COMPARE judges every call in eager mode against float64, which is slow." in out
     row = next(line for line in out.splitlines() if line.startswith("silu_and_mul") and "tolerated" in line)
     assert row.split()[:5] == ["silu_and_mul", "SiluAndMul", "vendor.acme", "2", "0"]
-    assert row.endswith("of what is tolerated  a Activation")
+    assert row.endswith("times what is tolerated  a Activation")
     assert layer is not None
 
 
@@ -57,14 +57,18 @@ def test_wrong_calls_are_named_and_exit_code_1(tmp_path: Path, capsys: pytest.Ca
     assert main(["report", str(good), str(bad)]) == 1
     out = capsys.readouterr().out
     assert out.count("fl-dispatch on engine 1.0") == 2
-    assert "2 in 1 layers" in out
+    assert "2 in 1 layer " in out
     assert "silu_and_mul by vendor.acme was wrong first in a Activation: the result is wrong in 8 of 8 elements" in out
-    assert "; float32[1, 16]@cpu" in out
+    assert "; float32[1, 16]@cpu\n" in out
+    assert (
+        "for which inputs: pytest --fl-vendor acme --fl-operator silu_and_mul; "
+        'to go on without it: PER_OP="silu_and_mul=reference"'
+    ) in out
 
 
 def test_nan_is_said_in_words(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["report", str(written(tmp_path / "report.json", float("nan"), Activation()))]) == 1
-    assert "2 in 1 layers  NaN or infinity" in capsys.readouterr().out
+    assert "2 in 1 layer  NaN or infinity" in capsys.readouterr().out
 
 
 def test_json_is_the_list_of_reports(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

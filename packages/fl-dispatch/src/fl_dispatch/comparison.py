@@ -39,6 +39,8 @@ _NAMED_AT_MOST = 8
 class _Row:
     """What is known of one (operator, layer class, implementation)."""
 
+    #: As the conformance kit names it.
+    vendor: str
     calls: int = 0
     worst: float = 0.0
     worst_call: str = ""
@@ -110,6 +112,7 @@ class Comparison:
                     "operator": op,
                     "layer_class": label,
                     "implementation": impl_id,
+                    "vendor": row.vendor,
                     "calls": row.calls,
                     "worst_error_of_tolerance": round(row.worst, 4) if math.isfinite(row.worst) else None,
                     "worst_call": row.worst_call,
@@ -133,7 +136,7 @@ class Comparison:
 
     def _row(self, site: Site, impl: OpImpl) -> _Row:
         with self._lock:
-            return self._rows.setdefault((site.op_name, site.label, impl.impl_id), _Row())
+            return self._rows.setdefault((site.op_name, site.label, impl.impl_id), _Row(impl.vendor or impl.kind.value))
 
     def _name(self, layer: Any, site: Site) -> str:
         try:

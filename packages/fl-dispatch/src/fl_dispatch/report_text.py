@@ -43,9 +43,10 @@ def _compared(rows: Sequence[Mapping[str, Any]]) -> str:
     head = ["compared with float64", "layer class", "implementation", "calls", "wrong", "worst error", "in"]
     body, texts = [], []
     for row in sorted(rows, key=_badness, reverse=True):
-        wrong = f"{row['wrong_calls']} in {row['wrong_layers']} layers" if row["wrong_calls"] else "0"
+        layers = f"{row['wrong_layers']} layer{'s' if row['wrong_layers'] > 1 else ''}"
+        wrong = f"{row['wrong_calls']} in {layers}" if row["wrong_calls"] else "0"
         error = row["worst_error_of_tolerance"]
-        worst = "NaN or infinity" if error is None else f"{error:.3g} of what is tolerated"
+        worst = "NaN or infinity" if error is None else f"{error:.3g} times what is tolerated"
         cells = (
             row["operator"],
             row["layer_class"],
@@ -58,6 +59,10 @@ def _compared(rows: Sequence[Mapping[str, Any]]) -> str:
         body.append([str(cell) for cell in cells])
         if row["first_wrong"]:
             texts.append(f"\n{row['operator']} by {row['implementation']} was wrong first in {row['first_wrong']}")
+            kit = f"pytest --fl-vendor {row['vendor']} --fl-operator {row['operator']}"
+            without = f'PER_OP="{row["operator"]}=reference"'
+            if row["vendor"] not in ("native", "reference"):
+                texts.append(f"\n  for which inputs: {kit}; to go on without it: {without}")
         texts += [f"\n{row['operator']}: {count} calls not judged, {why}" for why, count in row["not_judged"].items()]
     return f"\n\n{_columns(head, body)}{''.join(texts)}"
 

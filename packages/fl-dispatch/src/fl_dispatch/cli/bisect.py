@@ -35,7 +35,7 @@ def add_parser(subparsers: Any) -> None:
         help="find the operators that make a command's result bad, by halves",
         description="Runs COMMAND again and again, each time with other operators exchanged for what is known to be good, "
         "until it is clear which ones make its result bad. COMMAND says by its exit status what the result is: 0 good; "
-        "125 cannot be judged; any other up to 127, or a crash, bad; above 127 the search is given up.",
+        "125 cannot be judged; any other up to 127, or a crash, bad; other ones give the search up.",
         epilog="exit codes: 0 found; 1 nothing found, or not settled; 2 wrong usage or settings; 130 interrupted",
     )
     parser.add_argument("--ops", metavar="OP,...", help="operators to look at (default: all that are taken over)")

@@ -70,7 +70,8 @@ class Result:
         if self.outcome is Outcome.NOTHING_TO_FIND:
             return wrapped(
                 "nothing to find: with the settings as they are the result is good. If it should be bad, check that "
-                f"the command exits with another status than 0 then; output: {runs[-1].log}"
+                "the command is strict enough (a word that has to occur is not, all tokens are) and exits with another status than 0 "
+                f"then; output: {runs[-1].log}"
             )
         if self.outcome is Outcome.ELSEWHERE:
             return "\n".join([*self._elsewhere(runs[-1], config, narrowed), _end_of(runs[-1])])
