@@ -14,8 +14,10 @@ from pathlib import Path
 
 import pytest
 
+from fl_dispatch.bisect import judge
 from fl_dispatch.bisect.candidates import Candidates, candidates
 from fl_dispatch.bisect.judge import run_command, verdict
+from fl_dispatch.bisect.logs import end_of
 from fl_dispatch.bisect.search import Verdict
 from fl_dispatch.cli import bisect
 
@@ -52,7 +54,9 @@ def test_the_guilty_operator_is_named_with_the_way_round_it(run, install_vendor,
     done = run("bisect", *THREE, *sh(NORM))
     text = words(done.out)
     assert done.code == 0
-    assert text.startswith("rms_norm is to blame: with it alone on reference the result is good, twice.")
+    assert text.startswith(
+        "rms_norm is to blame: exchanging it is enough, with it alone on reference the result is good, twice."
+    )
     assert "by the policy rms_norm runs vendor.good" in text
     assert "export FL_DISPATCH_PER_OP=rms_norm=reference" in text
     assert "pytest --fl-vendor good --fl-operator rms_norm" in text
@@ -88,8 +92,8 @@ def test_two_that_are_guilty_together_are_both_found(run, not_asked) -> None:
     done = run("bisect", *sh(PAIR))
     assert done.code == 0
     assert words(done.out).startswith(
-        "rms_norm and silu_and_mul are to blame: the result is good with all of them on reference, twice, and bad in "
-        "every run without one of them."
+        "rms_norm and silu_and_mul are to blame: exchanging them is enough, with all of them on reference the result is "
+        "good, twice, and it is bad in every run without one of them."
     )
     assert "export FL_DISPATCH_PER_OP='rms_norm=reference;silu_and_mul=reference'" in done.out
 
@@ -137,6 +141,39 @@ def test_other_implementations_are_tried_and_a_good_one_is_recommended(run, inst
     assert "impl:reference" not in done.out + done.err
 
 
+def test_what_several_have_in_common_is_recommended_though_others_are_good_one_at_a_time(run, monkeypatch) -> None:
+    monkeypatch.setattr(bisect, "candidates", lambda *_: Candidates(("vendor.x",), ("impl:vendor.y",), ()))
+    body = PAIR.replace("*rms_norm=reference*", "*rms_norm=reference*|*rms_norm=impl:vendor.y*")
+    done = run("bisect", *THREE, "--try-others", *sh(body))
+    assert "rms_norm=impl:vendor.y" not in done.out
+    assert "impl:vendor.y in its place: good" in done.out
+    assert "export FL_DISPATCH_PER_OP='rms_norm=reference;silu_and_mul=reference'" in done.out
+
+
+def test_an_interruption_while_asking_what_runs_costs_no_result(run, monkeypatch) -> None:
+    def interrupted(*_: object) -> Candidates:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(bisect, "candidates", interrupted)
+    done = run("bisect", *THREE, *sh(NORM))
+    assert done.code == 130
+    assert "what runs rms_norm is not known: interrupted" in done.out
+    assert "more was not looked at: interrupted" in done.out
+    assert "export FL_DISPATCH_PER_OP=rms_norm=reference" in done.out
+    found = run("bisect", *THREE, "--json", *sh(NORM)).json()
+    assert (found["outcome"], found["guilty"], found["stopped"]) == ("found", ["rms_norm"], "interrupted")
+
+
+def test_another_implementation_that_gives_the_search_up_costs_no_result(run, monkeypatch) -> None:
+    monkeypatch.setattr(bisect, "candidates", lambda *_: Candidates(("vendor.x",), ("impl:vendor.y", "native"), ()))
+    body = 'case "$FL_DISPATCH_PER_OP" in *=native*) exit 255;; *vendor.y*) exit 0;; esac; ' + NORM
+    done = run("bisect", *THREE, "--try-others", *sh(body))
+    assert done.code == 0
+    assert "impl:vendor.y in its place: good" in done.out
+    assert "more was not looked at: given up: run 8 ended with exit status 255" in words(done.out)
+    assert "export FL_DISPATCH_PER_OP=rms_norm=impl:vendor.y" in done.out
+
+
 def test_where_the_number_of_tokens_decides_every_choice_is_named(install_vendor, site, tmp_path) -> None:
     install_vendor("good")
     file = tmp_path / "policy.yaml"
@@ -146,6 +183,11 @@ def test_where_the_number_of_tokens_decides_every_choice_is_named(install_vendor
     )
     assert (found.chosen, found.vendors) == (("vendor.good", "reference"), ("good", "reference"))
     assert "impl:vendor.good" not in found.others
+    assert "native" not in found.others  # nothing of a framework runs
+
+
+def test_the_method_of_a_framework_is_another_implementation_where_there_is_one() -> None:
+    assert "native" in candidates("rms_norm", "SGLANG_FL_", os.environ).others
 
 
 def test_a_policy_that_cannot_be_explained_costs_no_result() -> None:
@@ -171,6 +213,14 @@ def test_a_fault_that_stays_is_not_blamed_on_operators(run, monkeypatch) -> None
     assert "`FL_DISPATCH_FLAGOS_ATEN=0`: FlagGems replaces PyTorch's own operators" in text
     assert "FL_DISPATCH_* is not read by SGLang and vLLM; for them give --prefix SGLANG_FL_ or VLLM_FL_" in text
     assert text.endswith("no such model")
+    assert "--good native" not in text  # it would be refused
+
+
+def test_with_a_framework_its_own_methods_are_worth_a_try(run) -> None:
+    words_ = ("bisect", "--prefix", "SGLANG_FL_", *THREE)
+    hint = "`--good native`: the framework's own methods instead of those of reference"
+    assert hint in words(run(*words_, *sh("exit 1")).out)
+    assert "`--good native`" not in words(run(*words_, "--good", "native", *sh("exit 1")).out)
 
 
 def test_a_command_that_depends_on_chance_is_recognised(run, tmp_path) -> None:
@@ -207,6 +257,8 @@ def test_a_status_that_says_nothing_ends_the_search(run) -> None:
         (127, Verdict.BAD, "exit status 127"),
         (-signal.SIGSEGV, Verdict.BAD, "ended by SIGSEGV"),
         (128 + signal.SIGKILL, Verdict.BAD, "ended by SIGKILL"),
+        (-signal.SIGQUIT, Verdict.BAD, "ended by SIGQUIT"),
+        (-signal.SIGHUP, None, "ended by SIGHUP"),
         (-signal.SIGINT, None, "ended by SIGINT"),
         (128 + signal.SIGTERM, None, "ended by SIGTERM"),
         (255, None, "exit status 255"),
@@ -214,6 +266,133 @@ def test_a_status_that_says_nothing_ends_the_search(run) -> None:
 )
 def test_what_an_exit_status_says(status: int, judged: Verdict | None, why: str) -> None:
     assert verdict(status) == (judged, why)
+
+
+def test_a_command_has_no_input(tmp_path) -> None:
+    reads, writes = os.pipe()
+    os.write(writes, b"an answer\n")
+    os.close(writes)
+    ours = os.dup(0)
+    os.dup2(reads, 0)
+    try:
+        assert run_command(["sh", "-c", "read line"], os.environ, tmp_path / "log", 30) == 1
+    finally:
+        os.dup2(ours, 0)
+        os.close(ours)
+        os.close(reads)
+
+
+def test_what_a_command_leaves_running_is_asked_to_end_first(tmp_path) -> None:
+    asked = tmp_path / "asked"
+    left = f"trap 'echo > {asked}; exit' TERM; echo > {tmp_path}/ready; while :; do sleep 0.1; done"
+    body = f"({left}) & while ! [ -e {tmp_path}/ready ]; do sleep 0.01; done"
+    assert run_command(["sh", "-c", body], os.environ, tmp_path / "log", None) == 0
+    assert asked.exists()
+
+
+def test_what_does_not_end_when_asked_is_killed(tmp_path, monkeypatch) -> None:
+    monkeypatch.setattr(judge, "_GRACE", 0.1)
+    log = tmp_path / "log"
+    body = "trap '' TERM; sleep 30 & echo $!"  # what is ignored stays so in what is started
+    assert run_command(["sh", "-c", body], os.environ, log, None) == 0
+    with pytest.raises(ProcessLookupError):
+        _wait_for_end(int(log.read_text()))
+
+
+#: Leaves an ended process in its group, of which the parent is in another group, alive, and does not notice.
+UNNOTICED = """
+import os, time
+told, tell = os.pipe()
+if os.fork():
+    os.close(tell)
+    os.read(told, 1)
+else:
+    os.close(told)
+    ended = os.fork()
+    if not ended:
+        os._exit(0)
+    os.waitid(os.P_PID, ended, os.WEXITED | os.WNOWAIT)
+    os.setsid()
+    print(os.getpid(), flush=True)
+    os.close(tell)
+    time.sleep(60)
+"""
+
+
+@pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="only /proc tells what has ended from what runs")
+def test_what_has_ended_and_is_not_noticed_is_not_waited_for(tmp_path, monkeypatch) -> None:
+    log = tmp_path / "log"
+    waits: list[float] = []
+    monkeypatch.setattr(judge, "_GRACE", 0.1)
+    monkeypatch.setattr(judge.time, "sleep", waits.append)
+    try:
+        assert run_command([sys.executable, "-IS", "-c", UNNOTICED], os.environ, log, None) == 0
+    finally:
+        os.kill(int(log.read_text()), signal.SIGKILL)
+    assert waits == []
+
+
+@pytest.mark.parametrize("name", ["SIGHUP", "SIGINT", "SIGQUIT", "SIGTERM"])
+def test_an_interruption_while_a_command_is_started_ends_it(name, tmp_path, monkeypatch) -> None:
+    started = []
+
+    class Interrupted(Exception):
+        pass
+
+    def handler(*_: object) -> None:
+        raise Interrupted
+
+    class Popen(subprocess.Popen):
+        def __init__(self, *args, **kwargs) -> None:
+            super().__init__(*args, **kwargs)
+            started.append(self)
+            signal.raise_signal(signal.Signals[name])  # it runs, and nobody has been told
+
+    monkeypatch.setattr(subprocess, "Popen", Popen)
+    before = signal.signal(signal.Signals[name], handler)
+    try:
+        with pytest.raises(Interrupted):
+            run_command(["sleep", "30"], os.environ, tmp_path / "log", 5)
+    finally:
+        signal.signal(signal.Signals[name], before)
+    try:
+        assert started[0].returncode == -signal.SIGTERM
+    finally:
+        started[0].kill()
+
+
+def test_a_run_that_cannot_be_written_down_says_what_is_known(run, tmp_path) -> None:
+    # The folder goes after the third run, as a full disk would stop the fourth.
+    body = f'case "$FL_DISPATCH_PER_OP" in silu_and_mul=*) mv {tmp_path}/logs {tmp_path}/gone;; esac; {NORM}'
+    done = run("bisect", *THREE, "--logs", str(tmp_path / "logs"), *sh(body))
+    assert done.code == 1
+    assert "run-4.log cannot be written: No such file or directory. Known so far: at least one of" in words(done.out)
+
+
+def test_of_a_long_log_only_the_end_is_read(tmp_path, monkeypatch) -> None:
+    log = tmp_path / "log"
+    with log.open("wb") as file:
+        file.write(b"$ command\n")
+        file.truncate(1 << 40)  # no memory would hold it
+        file.seek(0, os.SEEK_END)
+        file.write(b"\n" + b"".join(b"line %d\n" % number for number in range(20)))
+    assert end_of(log) == [f"line {number}" for number in range(8, 20)]
+
+
+def test_one_long_line_is_cut(tmp_path) -> None:
+    log = tmp_path / "log"
+    log.write_text("$ command\n" + "x" * 100_000)
+    (line,) = end_of(log)
+    assert line.startswith("... xxx")
+    assert len(line) < 10_000
+
+
+def test_the_command_is_not_part_of_its_output(tmp_path) -> None:
+    log = tmp_path / "log"
+    log.write_text("$ command\n")
+    assert end_of(log) == []
+    log.write_text("$ command\nits output\n")
+    assert end_of(log) == ["its output"]
 
 
 def test_what_a_command_leaves_running_is_ended(tmp_path) -> None:
@@ -232,20 +411,39 @@ def _wait_for_end(pid: int) -> None:
         time.sleep(0.02)
 
 
-@pytest.mark.parametrize("name", ["INT", "TERM"])
+@pytest.mark.parametrize("name", ["HUP", "INT", "QUIT", "TERM"])
 def test_an_interruption_ends_the_command_and_says_what_is_known(name, tmp_path) -> None:
     # The third run interrupts as soon as it can: when it has started, but perhaps before that is known.
     interrupts = f"echo $$ > {tmp_path}/pid; kill -{name} $PPID; exec sleep 300"
     body = f'case "$FL_DISPATCH_PER_OP" in *gemma*) exit 0;; "") exit 1;; esac; {interrupts}'
     command = ["bisect", "--prefix", "FL_DISPATCH_", "--ops", "rms_norm,gemma_rms_norm", *sh(body)]
-    done = subprocess.run(
-        [sys.executable, "-m", "fl_dispatch", *command], stderr=subprocess.PIPE, text=True, timeout=60, check=False
-    )
+    done = _with_signal(f"SIG{name}", signal.SIG_DFL, command)
     assert done.returncode == 130
     said = words(done.stderr)
     assert "fl-dispatch: interrupted. Known so far: at least one of rms_norm, gemma_rms_norm is to blame." in said
     with pytest.raises(ProcessLookupError):
         _wait_for_end(int((tmp_path / "pid").read_text()))
+
+
+def test_under_nohup_the_end_of_the_terminal_is_no_interruption() -> None:
+    body = "kill -HUP $PPID; exit 1"
+    done = _with_signal(
+        "SIGHUP", signal.SIG_IGN, ["bisect", "--prefix", "FL_DISPATCH_", "--ops", "rms_norm", *sh(body)]
+    )
+    assert (done.returncode, "run 2: with rms_norm on reference ... bad" in done.stderr) == (1, True), done.stderr
+
+
+def _with_signal(name: str, disposition: signal.Handlers, command: list[str]) -> subprocess.CompletedProcess[str]:
+    """The command with a signal as given, whatever the tests themselves were started under."""
+    return subprocess.run(
+        [sys.executable, "-m", "fl_dispatch", *command],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+        timeout=60,
+        check=False,
+        preexec_fn=lambda: signal.signal(signal.Signals[name], disposition),
+    )
 
 
 @pytest.mark.parametrize(
@@ -263,6 +461,7 @@ def test_an_interruption_ends_the_command_and_says_what_is_known(name, tmp_path)
         ),
         (("--timeout", "0", "--", "true"), "--timeout: 0 is no time to wait; give seconds"),
         (("--logs", "/dev/null/x", "--", "true"), "--logs: '/dev/null/x' cannot be made a folder"),
+        (("--logs", "/proc", "--", "true"), "--logs: nothing can be written in '/proc': "),
         (("--prefix", "SGLANG", "--", "true"), "unknown prefix 'SGLANG'"),
     ],
 )
@@ -298,6 +497,14 @@ def test_operators_whose_exchange_changes_nothing_are_left_out(run, monkeypatch)
     done = run("bisect", *THREE, *sh("exit 1"))
     assert (done.code, done.out) == (2, "")
     assert "--ops: rms_norm cannot be to blame, it is left to the framework" in words(done.err)
+
+
+def test_an_operator_that_is_on_what_is_good_for_some_tokens_only_is_looked_at(run, monkeypatch, tmp_path) -> None:
+    file = tmp_path / "policy.yaml"
+    file.write_text("per_op: {rms_norm: {16: reference, more: vendor}}", encoding="utf-8")
+    monkeypatch.setenv("FL_DISPATCH_CONFIG", str(file))
+    done = run("bisect", "--json", *sh("exit 1"))
+    assert "rms_norm" in json.loads(done.out)["runs"][1]["orders"]
 
 
 def test_where_all_are_on_what_is_good_there_is_no_run(run, monkeypatch) -> None:

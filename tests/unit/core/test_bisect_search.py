@@ -115,3 +115,16 @@ def test_what_is_known_when_a_run_is_interrupted() -> None:
     # g alone was not enough, with a, b and c it was.
     assert search.guilty == [("g",)]
     assert search.suspects == tuple("abc")
+
+
+def test_an_interruption_of_the_last_run_leaves_nobody_suspect() -> None:
+    def rule(exchanged: frozenset[str]) -> Verdict:
+        if exchanged == set("b"):
+            raise KeyboardInterrupt
+        return GOOD if "b" in exchanged else BAD
+
+    search = Search("abcd", rule)
+    with pytest.raises(KeyboardInterrupt):
+        search.run()
+    assert search.guilty == [("b",)]
+    assert search.suspects == ()

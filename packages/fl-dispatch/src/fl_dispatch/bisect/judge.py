@@ -8,8 +8,9 @@ import os
 import signal
 import subprocess
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
+from types import FrameType
 
 from fl_dispatch.bisect.search import Verdict
 from fl_dispatch.errors import ConfigError
@@ -18,6 +19,8 @@ from fl_dispatch.errors import ConfigError
 CANNOT_JUDGE = 125
 #: Whoever sends these wants an end; any other signal is a crash, or how SGLang ends its processes after one.
 _ASKED_TO_STOP = (signal.SIGHUP, signal.SIGINT, signal.SIGTERM)
+#: What ends this program, and what it runs with it: a run is in a session of its own, where no terminal reaches it.
+_ENDING = (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTERM)
 #: Seconds that processes have to end after being asked to, before they are killed.
 _GRACE = 10.0
 
@@ -74,21 +77,37 @@ def run_command(command: Sequence[str], environ: Mapping[str, str], log: Path, t
             _end(process)
 
 
+def all_as_ctrl_c() -> contextlib.AbstractContextManager[None]:
+    """Let every signal that would end this program raise KeyboardInterrupt, so that no run outlives it."""
+    return _handled_by(_interrupt)
+
+
+def _interrupt(number: int, _: FrameType | None) -> None:
+    if number == signal.SIGHUP:  # with a terminal it comes from the shell and from the kernel; nobody is impatient
+        signal.signal(number, signal.SIG_IGN)
+    raise KeyboardInterrupt
+
+
 @contextlib.contextmanager
 def _interruptions_held_back() -> Iterator[None]:
-    """Let Ctrl-C and SIGTERM wait until a started process is known, which nothing would end otherwise."""
+    """Let them wait until a started process is known, which nothing would end otherwise."""
     arrived: list[int] = []
-    before = {
-        number: signal.signal(number, lambda number, _: arrived.append(number))
-        for number in (signal.SIGINT, signal.SIGTERM)
-    }
+    with _handled_by(lambda number, _: arrived.append(number)):
+        yield
+    for held_back in arrived:
+        signal.raise_signal(held_back)
+
+
+@contextlib.contextmanager
+def _handled_by(handler: Callable[[int, FrameType | None], None]) -> Iterator[None]:
+    """Except for what is ignored, as under nohup: that stays so, here and in what is started."""
+    numbers = [number for number in _ENDING if signal.getsignal(number) is not signal.SIG_IGN]
+    before = {number: signal.signal(number, handler) for number in numbers}
     try:
         yield
     finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
-    for held_back in arrived:
-        signal.raise_signal(held_back)
+        for number, earlier in before.items():
+            signal.signal(number, earlier)
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:

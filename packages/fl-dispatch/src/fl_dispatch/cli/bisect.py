@@ -6,8 +6,6 @@ from __future__ import annotations
 import argparse
 import os
 import shlex
-import signal
-import tempfile
 import time
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
@@ -17,7 +15,8 @@ from typing import Any
 from fl_dispatch import ops
 from fl_dispatch.adapters import CORE_PREFIX, PrefixChoice, adapter_of, load_settings
 from fl_dispatch.bisect.candidates import Candidates, candidates
-from fl_dispatch.bisect.judge import run_command, verdict
+from fl_dispatch.bisect.judge import all_as_ctrl_c, run_command, verdict
+from fl_dispatch.bisect.logs import log_folder
 from fl_dispatch.bisect.search import Outcome, Search, Verdict
 from fl_dispatch.cli import bisect_text as text
 from fl_dispatch.cli import settings
@@ -69,7 +68,7 @@ def run(args: argparse.Namespace) -> tuple[str, int]:
         raise ConfigError(f"--timeout: {args.timeout:g} is no time to wait; give seconds, for example 600")
     choice, config = settings.read(args)
     op_names, left_out = _operators(args, choice, config)
-    runs = _Runs(command, choice.prefix, args.good, args.timeout, _log_folder(args.logs))
+    runs = _Runs(command, choice.prefix, args.good, args.timeout, log_folder(args.logs))
     text.tell(settings.headline(choice))
     if choice.prefix != CORE_PREFIX and adapter_of(choice.prefix) is None:
         text.tell("note: its adapter is not installed here; what the command runs has to read these variables")
@@ -78,24 +77,30 @@ def run(args: argparse.Namespace) -> tuple[str, int]:
         text.tell(wrapped(f"left out: {op_name}, {why}", rest="  "))
     text.tell(f"output of the runs: {runs.folder}{os.sep}")
     search = Search(op_names, runs.ask)
-    # As Ctrl-C, so that no run outlives this command.
-    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    outcome, stopped, code = None, "", 0
+    found: dict[str, Candidates] = {}
+    tried: dict[str, dict[str, Verdict]] = {}
     try:
-        outcome = search.run()
-        found = _candidates(search, choice.prefix) if outcome is Outcome.FOUND else {}
-        tried = _try_others(search, runs, found) if args.try_others else {}
+        with all_as_ctrl_c():
+            outcome = search.run()
+            if outcome is Outcome.FOUND:
+                _look_further(search, runs, found, tried if args.try_others else None)
     except _GivenUp as given_up:
-        if args.json:
-            found_so_far = {"prefix": choice.prefix, "outcome": "given up", "why": str(given_up)}
-            return as_json({**found_so_far, "runs": [asdict(one) for one in runs.done]}), 1
-        return wrapped(f"given up: {given_up}. {text.known(search, args.good)}"), 1
+        if outcome is None:
+            if args.json:
+                found_so_far = {"prefix": choice.prefix, "outcome": "given up", "why": str(given_up)}
+                return as_json({**found_so_far, "runs": [asdict(one) for one in runs.done]}), 1
+            return wrapped(f"given up: {given_up}. {text.known(search, args.good)}"), 1
+        stopped = f"given up: {given_up}"
     except KeyboardInterrupt:
-        text.tell(f"\nfl-dispatch: interrupted. {text.known(search, args.good)}")
-        raise SystemExit(130) from None
-    finally:
-        signal.signal(signal.SIGTERM, before)
-    result = text.Result(outcome, search, args.good, runs.variable, runs.avoiding(search, tried), found, tried)
-    code = 0 if outcome is Outcome.FOUND else 1
+        if outcome is None:
+            text.tell(f"\nfl-dispatch: interrupted. {text.known(search, args.good)}")
+            raise SystemExit(130) from None
+        text.tell("\nfl-dispatch: interrupted")
+        stopped, code = "interrupted", 130
+    avoiding = runs.avoiding(search, tried)
+    result = text.Result(outcome, search, args.good, runs.variable, avoiding, found, tried, stopped)
+    code = code if outcome is Outcome.FOUND else 1
     if args.json:
         return as_json({"prefix": choice.prefix, **result.as_dict(), "runs": [asdict(one) for one in runs.done]}), code
     return result.describe(runs.done, command, config, narrowed=args.ops is not None), code
@@ -129,7 +134,10 @@ class _Runs:
         number = len(self.done) + 1
         value = per_op(self._given, orders)
         log = self.folder / f"run-{number}.log"
-        log.write_text(f"$ {self.variable}={shlex.quote(value)} {shlex.join(self.command)}\n", encoding="utf-8")
+        try:
+            log.write_text(f"$ {self.variable}={shlex.quote(value)} {shlex.join(self.command)}\n", encoding="utf-8")
+        except OSError as error:
+            raise _GivenUp(f"{log} cannot be written: {error.strerror}") from error
         again = "once more " if any(one.orders == orders for one in self.done) else ""
         text.tell(f"run {number}: {again}{text.with_orders(orders)} ... ", end="")
         start = time.monotonic()
@@ -169,18 +177,6 @@ def _command(words: list[str]) -> list[str]:
     if not words:
         raise ConfigError("no command to judge by; give one that exits with 0 if its result is good, after --")
     return words
-
-
-def _log_folder(asked: Path | None) -> Path:
-    if asked is None:
-        return Path(tempfile.mkdtemp(prefix="fl-bisect-"))
-    try:
-        asked.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise ConfigError(f"--logs: {str(asked)!r} cannot be made a folder: {error.strerror}") from error
-    if any(asked.glob("run-*.log")):
-        raise ConfigError(f"--logs: {str(asked)!r} has the output of other runs; name a new folder")
-    return asked
 
 
 def _operators(
@@ -232,18 +228,18 @@ def _good(word: str, choice: PrefixChoice, op_name: str) -> Token:
     return token
 
 
-def _candidates(search: Search, prefix: str) -> dict[str, Candidates]:
-    return {op_name: candidates(op_name, prefix, os.environ) for op_name in sorted(search.exchanged)}
-
-
-def _try_others(search: Search, runs: _Runs, found: Mapping[str, Candidates]) -> dict[str, dict[str, Verdict]]:
-    """The verdict on each other implementation of each guilty operator, the other guilty ones on what is good."""
+def _look_further(
+    search: Search, runs: _Runs, found: dict[str, Candidates], tried: dict[str, dict[str, Verdict]] | None
+) -> None:
+    """Fill in what is chosen for each guilty operator and, unless ``tried`` is None, the verdict on each other
+    implementation, the other guilty ones on what is good. In place, so that an end in between loses nothing."""
     on_good = dict.fromkeys(sorted(search.exchanged), runs.good)
-    return {
-        op_name: {
-            token: runs.judge({**on_good, op_name: token})
-            for token in each.others
-            if token.removeprefix("impl:") != runs.good.removeprefix("impl:")
-        }
-        for op_name, each in found.items()
-    }
+    for op_name in on_good:
+        found[op_name] = candidates(op_name, runs.prefix, os.environ)
+    if tried is None:
+        return
+    for op_name in on_good:
+        verdicts = tried.setdefault(op_name, {})
+        for token in found[op_name].others:
+            if token.removeprefix("impl:") != runs.good.removeprefix("impl:"):
+                verdicts[token] = runs.judge({**on_good, op_name: token})

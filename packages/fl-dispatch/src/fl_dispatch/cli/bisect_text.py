@@ -12,11 +12,10 @@ from typing import Any
 
 from fl_dispatch.adapters import ADAPTERS, CORE_PREFIX
 from fl_dispatch.bisect.candidates import Candidates
+from fl_dispatch.bisect.logs import end_of
 from fl_dispatch.bisect.search import Outcome, Search, Verdict
 from fl_dispatch.cli.text import wrapped
 from fl_dispatch.config import Config
-
-_SHOWN_OF_LOG = 12
 
 
 @dataclass(frozen=True)
@@ -33,7 +32,10 @@ class Run:
 
 @dataclass(frozen=True)
 class Result:
-    """How the search ended; ``avoiding`` is the value of ``variable`` that avoids the fault."""
+    """How the search ended; ``avoiding`` is the value of ``variable`` that avoids the fault.
+
+    ``stopped``: why less is known of what was found than was asked for (``found``, ``tried``); empty otherwise.
+    """
 
     outcome: Outcome
     search: Search
@@ -42,12 +44,14 @@ class Result:
     avoiding: str
     found: Mapping[str, Candidates]
     tried: Mapping[str, Mapping[str, Verdict]]
+    stopped: str
 
     def as_dict(self) -> dict[str, Any]:
         """A plain form."""
         settled = self.outcome is Outcome.FOUND
         return {
             "outcome": self.outcome.value,
+            "stopped": self.stopped,
             "good": self.good,
             "guilty": sorted(self.search.exchanged) if settled else [],
             "suspects": [list(group) for group in self.search.guilty] if not settled else [],
@@ -70,8 +74,8 @@ class Result:
         if self.outcome is Outcome.NOTHING_TO_FIND:
             return wrapped(
                 "nothing to find: with the settings as they are the result is good. If it should be bad, check that "
-                "the command is strict enough (a word that has to occur is not, all tokens are) and exits with another status than 0 "
-                f"then; output: {runs[-1].log}"
+                "the command is strict enough (a word that has to occur is not, all tokens are) and exits with another "
+                f"status than 0 then; output: {runs[-1].log}"
             )
         if self.outcome is Outcome.ELSEWHERE:
             return "\n".join([*self._elsewhere(runs[-1], config, narrowed), _end_of(runs[-1])])
@@ -89,20 +93,22 @@ class Result:
     def _found(self, command: Sequence[str], prefix: str) -> str:
         guilty = sorted(self.search.exchanged)
         if len(guilty) == 1:
-            text = f"{guilty[0]} is to blame: with it alone on {self.good} the result is good, twice."
+            text = f"{guilty[0]} is to blame: exchanging it is enough, with it alone on {self.good} the result is good, twice."
         else:
-            text = f"{_joined(guilty)} are to blame: the result is good with all of them on {self.good}, twice, "
-            text += "and bad in every run without one of them."
+            text = f"{_joined(guilty)} are to blame: exchanging them is enough, with all of them on {self.good} "
+            text += "the result is good, twice, and it is bad in every run without one of them."
         lines = [wrapped(text)]
         for op_name in guilty:
             lines.append(wrapped(self._implementations(op_name), "  ", "    "))
             tried = self.tried.get(op_name, {})
             lines += [wrapped(f"{token} in its place: {judged.value}", "    ") for token, judged in tried.items()]
+        if self.stopped:
+            lines.append(wrapped(f"more was not looked at: {self.stopped}", "  ", "    "))
         lines += ["", "To avoid the fault:", f"  export {self.variable}={shlex.quote(self.avoiding)}"]
         checks = [
             f"  pytest --fl-vendor {vendor} --fl-operator {op_name}"
             for op_name in guilty
-            for vendor in self.found[op_name].vendors
+            for vendor in (self.found[op_name].vendors if op_name in self.found else ())
             if vendor != self.good
         ]
         if checks:
@@ -113,7 +119,7 @@ class Result:
         return "\n".join(lines)
 
     def _implementations(self, op_name: str) -> str:
-        found = self.found[op_name]
+        found = self.found.get(op_name, Candidates(problem=self.stopped))
         if found.problem:
             return f"what runs {op_name} is not known: {found.problem}"
         text = f"by the policy {op_name} runs {' or '.join(found.chosen) or 'nothing'}"
@@ -142,7 +148,7 @@ class Result:
             hints.append(
                 f"`{prefix}FLAGOS_ATEN=0`: FlagGems replaces PyTorch's own operators, which are not looked at here"
             )
-        if self.good != "native":
+        if self.good != "native" and prefix != CORE_PREFIX:  # there it is refused
             hints.append("`--good native`: the framework's own methods instead of those of " + self.good)
         return lines + [wrapped(hint, "  - ") for hint in hints]
 
@@ -178,5 +184,4 @@ def _joined(names: Sequence[str]) -> str:
 
 
 def _end_of(run: Run) -> str:
-    lines = Path(run.log).read_text(encoding="utf-8", errors="replace").splitlines()[1:]
-    return "\n".join([f"\nthe end of {run.log}:", *(f"  {line}" for line in lines[-_SHOWN_OF_LOG:])])
+    return "\n".join([f"\nthe end of {run.log}:", *(f"  {line}" for line in end_of(Path(run.log)))])
