@@ -8,29 +8,26 @@ its result goes to the caller as it is, as it would without the comparison.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import math
+import random
 import threading
 import weakref
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
-from fl_dispatch.limits import describe_arguments, dtype_of
+from fl_dispatch.compared_call import Call, NotJudged, on_cpu, version_of
+from fl_dispatch.limits import describe_arguments
 
 if TYPE_CHECKING:
-    from fl_dispatch.ops.spec import OpSpec
     from fl_dispatch.site import Site
     from fl_dispatch.types import OpImpl
 
 logger = logging.getLogger("fl_dispatch")
 
-#: Elements of its first input beyond which only some of a call's rows are judged, other ones each time.
-_JUDGED_AT_MOST = 1 << 20
-#: Elements from which on a tensor that comes again, like a table of cosines, is copied once and for all.
-_LARGE = 1 << 16
 #: Layers named in a row of the report; the number of all of them is there too.
 _NAMED_AT_MOST = 8
 
@@ -57,12 +54,14 @@ class Comparison:
         self._rows: dict[tuple[str, str, str], _Row] = {}
         self._names: weakref.WeakKeyDictionary[Any, str] = weakref.WeakKeyDictionary()
         self._lock = threading.Lock()
-        self._tables: dict[int, tuple[weakref.ref[Any], Any]] = {}
+        self._tables: dict[int, tuple[weakref.ref[Any], int | None, Any]] = {}
+        self.random = random.Random(0)
 
     def name_layers(self, named: Iterable[tuple[str, Any]]) -> None:
         """Tell what the layers of a model are called there (``model.named_modules()``)."""
         for name, layer in named:
-            self._names[layer] = name
+            with contextlib.suppress(TypeError):  # a module that cannot be hashed goes by its class
+                self._names[layer] = name
 
     def judge(self, site: Site, impl: OpImpl, args: Sequence[Any]) -> Any:
         """Call the implementation and note how right it was.
@@ -76,17 +75,25 @@ class Comparison:
             What the implementation returned. What it raises is the caller's.
         """
         spec = site.manager.registry.spec(site.op_name)
+        call: Call | None = None
+        why = ""
+        try:
+            call = Call(spec, impl, args, self)
+        except NotJudged as reason:
+            why = str(reason)
+        except Exception as error:  # noqa: BLE001  (not the implementation's: what a model passes may be anything)
+            why = f"{type(error).__name__}: {error}"
+        result = impl.fn(*args)
+        try:
+            fraction, problem = (0.0, None) if call is None else call.judged(result)
+        except Exception as error:  # noqa: BLE001  (likewise, and what an implementation returns)
+            call, why = None, f"{type(error).__name__}: {error}"
         row = self._row(site, impl)
         with self._lock:
             row.calls += 1
-        dtype = dtype_of(args) or "no dtype"
-        if dtype not in spec.tolerances:
-            with self._lock:
-                row.not_judged[f"{spec.name} has no tolerance for {dtype}"] += 1
-            return impl.fn(*args)
-        call = _Call(spec, impl, args, self, row.calls)
-        result = impl.fn(*args)
-        fraction, problem = call.judged(dtype, result)
+            if call is None:
+                row.not_judged[why] += 1
+                return result
         layer, shapes = self._name(args[0], site), describe_arguments([one for one in args[1:] if one is not None], {})
         with self._lock:
             if fraction > row.worst or not row.worst_call:
@@ -128,11 +135,13 @@ class Comparison:
 
     def table(self, value: Any) -> tuple[Any, bool]:
         """A large tensor on the CPU, and whether it was copied at an earlier call: tables of cosines come again and again."""
-        key = id(value)
-        came_before = key in self._tables  # an entry goes with its tensor, so the same id is the same tensor
-        if not came_before:
-            self._tables[key] = (weakref.ref(value, lambda _: self._tables.pop(key, None)), _on_cpu(value))
-        return self._tables[key][1], came_before
+        key, version = id(value), version_of(value)
+        known = self._tables.get(key)  # an entry goes with its tensor, so the same id is the same tensor
+        if known is not None and known[1] == version:
+            return known[2], True
+        copy = on_cpu(value)
+        self._tables[key] = (weakref.ref(value, lambda _: self._tables.pop(key, None)), version, copy)
+        return copy, False
 
     def _row(self, site: Site, impl: OpImpl) -> _Row:
         with self._lock:
@@ -143,82 +152,3 @@ class Comparison:
             return self._names.get(layer) or f"a {type(layer).__name__}"
         except TypeError:  # neither hashable nor weakly referenced
             return site.label or type(layer).__name__
-
-
-class _Call:
-    """One call: copies of its arguments from before it, or of some of their rows.
-
-    Args:
-        spec: the operator.
-        impl: what is called.
-        args: all arguments, the layer first.
-        comparison: keeps copies of tables.
-        number: of the call; decides which rows of a large one are looked at.
-    """
-
-    def __init__(self, spec: OpSpec, impl: OpImpl, args: Sequence[Any], comparison: Comparison, number: int) -> None:
-        self._spec, self._impl, self._args = spec, impl, args
-        self._rows = _rows(args[1], number) if spec.by_row else None
-        before, self._kept = [], set()
-        for name, value in zip(spec.parameters[1:], args[1:], strict=False):
-            if name not in spec.by_row and getattr(value, "numel", int)() >= _LARGE:
-                value, came_before = comparison.table(value)
-                if came_before:
-                    self._kept.add(name)
-            else:
-                value = _on_cpu(value, self._rows if name in spec.by_row else None)
-            before.append(value)
-        self._before = tuple(before)
-
-    def judged(self, dtype: str, result: Any) -> tuple[float, str | None]:
-        """The largest error as a fraction of what is tolerated, and what is wrong."""
-        from fl_dispatch.ops.spec import Sample
-        from fl_dispatch.testing.calls import as_results
-        from fl_dispatch.testing.case import CheckFailed
-        from fl_dispatch.testing.judge import Worst, compare
-
-        spec = self._spec
-        sample = Sample("a call of the model", _fields(spec, self._args[0]), self._before)
-        got = tuple(_on_cpu(one, self._rows) for one in as_results(result))
-        worst = Worst()
-        try:
-            compare(spec, dtype, sample, got, worst, atol_by_row=True)
-        except CheckFailed as failed:
-            details = (text for name, text in failed.details.items() if name != "tolerance")
-            return worst.fraction, "; ".join((failed.problem, *details))
-        allowed = spec.may_mutate if self._impl.mutates is None else self._impl.mutates
-        for name, value, old in zip(spec.parameters[1:], self._args[1:], self._before, strict=False):
-            # A table that came before was looked at then; what is written to it later shows in later results.
-            if name in allowed or name in self._kept or not hasattr(value, "shape"):
-                continue
-            if not _same(_on_cpu(value, self._rows if name in spec.by_row else None), old):
-                return worst.fraction, f"it wrote to {name}, which it does not declare to"
-        return worst.fraction, None
-
-
-def _rows(first: Any, number: int) -> slice | None:
-    """Every so manieth row of a large call, beginning elsewhere each time; None: all of them."""
-    step = first.numel() // _JUDGED_AT_MOST + 1
-    return slice(number % min(step, first.shape[0]), None, step) if step > 1 and first.dim() else None
-
-
-def _fields(spec: OpSpec, layer: Any) -> SimpleNamespace:
-    """The fields of a layer that its operator reads."""
-    return SimpleNamespace(
-        **{
-            one.name: _on_cpu(getattr(layer, one.name) if one.required else getattr(layer, one.name, one.default))
-            for one in spec.fields
-        }
-    )
-
-
-def _on_cpu(value: Any, rows: slice | None = None) -> Any:
-    import torch
-
-    if not isinstance(value, torch.Tensor):
-        return value
-    return (value if rows is None else value[rows]).detach().to("cpu", copy=True)
-
-
-def _same(one: Any, other: Any) -> bool:
-    return bool(((one == other) | ((one != one) & (other != other))).all())

@@ -9,7 +9,7 @@ is not strict, and the error is neither the caller's mistake, nor out of memory,
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from fl_dispatch.errors import FLDispatchError, NotSupported, OpArgumentError, OpExecutionError, SelectionError
@@ -67,7 +67,9 @@ def _run_rest(
         why_not = None if verdict is None else verdict(args, kwargs)
         if why_not is None:
             try:
-                result = impl.fn(*args, **kwargs)
+                comparison = site.manager.comparison
+                judged = None if comparison is None or kwargs or tracing_or_capturing() else comparison
+                result = impl.fn(*args, **kwargs) if judged is None else judged.judge(site, impl, args)
             except Exception as next_error:  # noqa: BLE001  (judged at once: raised again unless it may be passed on)
                 _judge(site, impl, next_error, args, kwargs)
                 why_not, error = f"raised {type(next_error).__name__}: {next_error}", next_error
@@ -147,7 +149,12 @@ def _judge(site: Site, impl: OpImpl, error: Exception, args: tuple[Any, ...], kw
 
 
 def may_have_written(impl: OpImpl, spec: OpSpec, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> frozenset[str]:
-    """The arguments of one call that an implementation with declared mutations may have written to.
+    """The arguments of one call that an implementation with declared mutations may have written to."""
+    return (impl.mutates or frozenset()) & writable(spec, args, kwargs)
+
+
+def writable(spec: OpSpec, args: Sequence[Any], kwargs: Mapping[str, Any]) -> frozenset[str]:
+    """The arguments of one call that an implementation may write to.
 
     An operator with several writable arguments writes only where all are given (``rms_norm`` without a residual writes
     nothing), and nothing with ``inplace=False``.
@@ -155,7 +162,7 @@ def may_have_written(impl: OpImpl, spec: OpSpec, args: tuple[Any, ...], kwargs: 
     given = {**dict(zip(spec.parameters, args, strict=False)), **kwargs}
     if given.get("inplace") is False or any(given.get(name) is None for name in spec.may_mutate):
         return frozenset()
-    return impl.mutates or frozenset()
+    return spec.may_mutate
 
 
 def _is_out_of_memory(error: Exception) -> bool:

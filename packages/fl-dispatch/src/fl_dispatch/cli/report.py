@@ -45,12 +45,13 @@ def read(file: Path) -> dict[str, Any]:
     try:
         report = json.loads(file.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
-        near = sorted(path.name for path in file.parent.glob(f"{file.stem}*{file.suffix}") if path != file)
+        beside = file.parent.iterdir() if file.parent.is_dir() else ()
+        near = sorted(path.name for path in beside if path.name.startswith(file.stem) and path.suffix == file.suffix)
         hint = f"there is {', '.join(near)}" if near else "workers write it once their model is loaded"
         reason = error.strerror if isinstance(error, OSError) else f"it is no JSON: {error}"
         raise ConfigError(f"{file}: {reason}; {hint}") from error
     version = report.get("schema_version") if isinstance(report, dict) else None
-    if version != SCHEMA_VERSION:
+    if version != SCHEMA_VERSION or "left_to_framework" not in report:
         raise ConfigError(
             f"{file}: no report of this fl-dispatch: schema_version is {version!r} and not {SCHEMA_VERSION}; "
             "give a file that the setting `report` had a worker write"

@@ -59,8 +59,8 @@ class OpSpec:
         summary: one line for listings.
         fields: the fields of ``obj`` it reads.
         may_mutate: names of the arguments that an implementation is allowed to write to.
-        by_row: names of the arguments whose first dimension counts rows (tokens) that the
-            operator treats one by one: some rows of them give the same rows of the results.
+        by_row: names of the arguments with a row for each row (token) of the results: any rows of them give the same rows of the
+            results. Rows are what the first dimension of more than one counts.
         check: ``check(obj, ...)`` returns None for a well-formed call, else what is wrong with it in one sentence.
             Only called when something failed, so that a caller's mistake is not taken for a kernel's.
         samples: ``samples(dtype, device, seed)`` yields the calls that every implementation must get right.

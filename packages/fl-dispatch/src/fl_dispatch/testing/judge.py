@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -52,15 +53,16 @@ def compare(
     worst: Worst,
     want: Results | None = None,
     *,
-    atol_by_row: bool = False,
+    of_a_model: bool = False,
 ) -> None:
     """Judge one call's results and note its largest error.
 
     NaN and infinities have to be where float64 has them. With ``want``, the results have to be those, within the same
     tolerance: a check that is about something else than the numbers does not blame them.
 
-    Absolute tolerances are for the kit's samples, whose values are at most 4. ``atol_by_row`` is for a model's: it scales them
-    by the largest result of the same row where that is larger, since what cancels is rounded relative to what it is made of.
+    Absolute tolerances are for the kit's samples, whose values are at most 4. ``of_a_model`` scales them by the largest value of
+    the same row in inputs and result where that is larger, since what cancels is rounded relative to what it is made of; and an
+    infinity is right where the result's dtype cannot hold the number.
 
     Raises:
         CheckFailed: another number or shape of results, or an element outside of the tolerance.
@@ -79,10 +81,17 @@ def compare(
         if not one.numel():
             continue
         wide = one.to(right.device).double()
-        allowed = _allowed(tolerance, right, atol_by_row)
+        scale = _scale(right, sample.args) if of_a_model else 1.0
+        allowed = tolerance.atol * scale + tolerance.rtol * right.abs()
         fraction = (wide - right).abs().div(allowed)
         same = (wide == right) | (wide.isnan() & right.isnan())
-        fraction = torch.where(same, 0.0, fraction).nan_to_num_(nan=torch.inf)
+        if of_a_model and one.is_floating_point():
+            same |= (
+                wide.isinf()
+                & (wide.sign() == right.sign())
+                & (right.abs() > (1 - tolerance.rtol) * torch.finfo(one.dtype).max)
+            )
+        fraction = torch.where(same, 0.0, fraction).nan_to_num_(nan=torch.inf, posinf=torch.inf)
         largest = float(fraction.max())
         worst.elements += one.numel()
         if largest >= worst.fraction:
@@ -91,12 +100,13 @@ def compare(
             raise _wrong(which, sample, dtype, tolerance, wide, right, fraction, allowed)
 
 
-def _allowed(tolerance: Tolerance, right: torch.Tensor, atol_by_row: bool) -> torch.Tensor:
-    scale: torch.Tensor | float = 1.0
-    if atol_by_row and right.dim():
-        finite = torch.where(right.isfinite(), right.abs(), 0.0)
-        scale = finite.amax(dim=-1, keepdim=True).div(LARGEST_SAMPLE).clamp(min=1.0)
-    return tolerance.atol * scale + tolerance.rtol * right.abs()
+def _scale(right: torch.Tensor, args: Sequence[Any]) -> torch.Tensor | float:
+    """How much larger than the kit's samples each row is, at least 1."""
+    if not right.dim():
+        return 1.0
+    rows = [right, *(value for value in args if _is_float(value) and value.shape[:-1] == right.shape[:-1])]
+    finite = (torch.where(one.isfinite(), one, 0.0).double().abs().amax(dim=-1, keepdim=True) for one in rows)
+    return torch.stack(list(finite)).amax(dim=0).div(LARGEST_SAMPLE).clamp(min=1.0)
 
 
 def _wrong(
