@@ -425,6 +425,18 @@ def test_an_interruption_ends_the_command_and_says_what_is_known(name, tmp_path)
         _wait_for_end(int((tmp_path / "pid").read_text()))
 
 
+def test_the_end_of_a_terminal_comes_twice_and_cuts_nothing_short() -> None:
+    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    try:
+        with judge.all_as_ctrl_c():
+            with pytest.raises(KeyboardInterrupt):
+                signal.raise_signal(signal.SIGHUP)
+            signal.raise_signal(signal.SIGHUP)
+        assert signal.getsignal(signal.SIGHUP) is signal.SIG_DFL
+    finally:
+        signal.signal(signal.SIGHUP, before)
+
+
 def test_under_nohup_the_end_of_the_terminal_is_no_interruption() -> None:
     body = "kill -HUP $PPID; exit 1"
     done = _with_signal(
@@ -476,6 +488,13 @@ def test_an_unknown_option_is_not_taken_for_the_command(run, capfd) -> None:
         run("bisect", "--godo", "native", "--", "true")
     assert ended.value.code == 2
     assert "unrecognized arguments: --godo" in capfd.readouterr().err
+
+
+def test_without_a_temporary_folder_the_option_is_named(run, tmp_path, monkeypatch) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "none"))
+    done = run("bisect", *sh("exit 0"))
+    assert (done.code, done.out) == (2, "")
+    assert "no temporary folder can be made: No such file or directory; name one with --logs" in words(done.err)
 
 
 def test_output_of_other_runs_is_not_overwritten(run, tmp_path) -> None:
