@@ -491,8 +491,9 @@ def test_an_unknown_option_is_not_taken_for_the_command(run, capfd) -> None:
 
 
 def test_without_a_temporary_folder_the_option_is_named(run, tmp_path, monkeypatch) -> None:
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "none"))
-    done = run("bisect", *sh("exit 0"))
+    with monkeypatch.context() as meanwhile:
+        meanwhile.setattr(tempfile, "tempdir", str(tmp_path / "none"))
+        done = run("bisect", *sh("exit 0"))
     assert (done.code, done.out) == (2, "")
     assert "no temporary folder can be made: No such file or directory; name one with --logs" in words(done.err)
 
