@@ -122,17 +122,17 @@ def test_large_table_is_copied_once_and_forgotten_with_its_tensor(impl: Build, m
     tables = [torch.rand(1 << 18, 4), torch.rand(1 << 18, 4)]
     for _ in range(2):
         built.call_op("rotary_embedding", None, query.clone(), query.clone(), *tables, positions)
-        reads += len(comparison._tables)
+        reads += len(comparison._tables.kept)
     assert reads == 4
-    copies = [entry[-1] for entry in comparison._tables.values()]
+    copies = [entry[-1] for entry in comparison._tables.kept.values()]
     built.call_op("rotary_embedding", None, query.clone(), query.clone(), *tables, positions)
-    assert all(now[-1] is then for now, then in zip(comparison._tables.values(), copies, strict=True))
+    assert all(now[-1] is then for now, then in zip(comparison._tables.kept.values(), copies, strict=True))
     tables[0].add_(1.0)  # longer sequences, say
     built.call_op("rotary_embedding", None, query.clone(), query.clone(), *tables, positions)
     (row,) = comparison.as_rows()
     assert (row["calls"], row["wrong_calls"]) == (4, 0)
     del tables
-    assert comparison._tables == {}
+    assert comparison._tables.kept == {}
 
 
 def test_of_a_large_call_other_rows_are_judged_each_time(impl: Build, manager: Build) -> None:
@@ -274,7 +274,7 @@ def test_candidate_that_serves_in_place_of_the_chosen_one_is_judged(impl: Build,
 
 def test_capturing_calls_are_not_judged(comparing: Build, monkeypatch: pytest.MonkeyPatch) -> None:
     """A copy to the CPU would end the capture."""
-    monkeypatch.setattr("fl_dispatch.callables.tracing_or_capturing", lambda: True)
+    monkeypatch.setattr("fl_dispatch.comparison.tracing_or_capturing", lambda: True)
     built, layer = comparing(off_by_a_tenth), Norm()
     built.bind("rms_norm", layer).fn(layer, torch.ones(2, 8))
     assert built.comparison.as_rows() == []

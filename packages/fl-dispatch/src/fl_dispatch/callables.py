@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from fl_dispatch import failure
-from fl_dispatch.facts import is_tracing, tracing_or_capturing
+from fl_dispatch.facts import is_tracing
 from fl_dispatch.limits import check_for, dtype_of, layer_verdict, positional, torch_dtypes
 from fl_dispatch.ops.spec import OpSpec
 from fl_dispatch.types import OpImpl
@@ -97,15 +97,14 @@ def _counted(site: Site, fn: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _compared(comparison: Comparison, site: Site, impl: OpImpl) -> Callable[..., Any]:
-    """Where somebody looks for a wrong number: each call is judged, but for those that go into a graph."""
+    """Where somebody looks for a wrong number: each call is judged; Dynamo need not look at how."""
     from torch.compiler import is_dynamo_compiling
 
     spec = site.manager.registry.spec(site.op_name)
     return _compiled(
         spec,
-        "        if _is_tracing() or _capturing():\n            return _fn({names})\n        return _judged({names})\n",
+        "        if _is_tracing():\n            return _fn({names})\n        return _judged({names})\n",
         _is_tracing=is_dynamo_compiling,
-        _capturing=tracing_or_capturing,
         _fn=impl.fn,
         _judged=lambda *args: comparison.judge(site, impl, args),
     )

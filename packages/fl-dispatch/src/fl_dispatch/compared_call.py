@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import random
+import weakref
 from collections.abc import Sequence
 from dataclasses import dataclass
 from types import SimpleNamespace
@@ -13,7 +14,6 @@ from fl_dispatch.failure import writable
 from fl_dispatch.limits import dtype_name, dtype_of
 
 if TYPE_CHECKING:
-    from fl_dispatch.comparison import Comparison
     from fl_dispatch.ops.spec import Field, OpSpec
     from fl_dispatch.types import OpImpl
 
@@ -27,6 +27,23 @@ class NotJudged(Exception):
     """There is nothing to judge a call by, with the reason."""
 
 
+class Tables:
+    """Copies of large tensors that come again and again, such as tables of cosines: on the CPU, by the tensor."""
+
+    def __init__(self) -> None:
+        self.kept: dict[int, tuple[weakref.ref[Any], int | None, Any]] = {}
+
+    def copy_of(self, value: Any) -> tuple[Any, bool]:
+        """One tensor on the CPU, and whether it was copied at an earlier call."""
+        key, version = id(value), _version(value)
+        known = self.kept.get(key)  # an entry goes with its tensor, so the same id is the same tensor
+        if known is not None and known[1] == version:
+            return known[2], True
+        copy = _on_cpu(value)
+        self.kept[key] = (weakref.ref(value, lambda _: self.kept.pop(key, None)), version, copy)
+        return copy, False
+
+
 class Call:
     """One call: copies of its arguments and of its layer's fields from before it, or of some of their rows.
 
@@ -34,18 +51,19 @@ class Call:
         spec: the operator.
         impl: what is called.
         args: all arguments, the layer first.
-        comparison: keeps copies of tables, and draws the rows.
+        tables: copies of earlier calls.
+        draw: draws the rows of a large call.
 
     Raises:
         Exception: the call cannot be judged.
     """
 
-    def __init__(self, spec: OpSpec, impl: OpImpl, args: Sequence[Any], comparison: Comparison) -> None:
-        self._spec, self._impl, self._args, self._comparison = spec, impl, args, comparison
+    def __init__(self, spec: OpSpec, impl: OpImpl, args: Sequence[Any], tables: Tables, draw: random.Random) -> None:
+        self._spec, self._impl, self._args, self._tables = spec, impl, args, tables
         self._dtype = dtype_of(args)
         if self._dtype not in spec.tolerances:
             raise NotJudged(f"{spec.name} has no tolerance for {self._dtype}")
-        self._rows = _Rows.of(args[1], comparison.random) if spec.by_row else None
+        self._rows = _Rows.of(args[1], draw) if spec.by_row else None
         self._writable = writable(spec, args, {})
         self._kept: set[str] = set()
         self._before = tuple(
@@ -92,7 +110,7 @@ class Call:
         for name, value, old in zip(spec.parameters[1:], self._args[1:], self._before, strict=False):
             if name in declared & self._writable or name in self._kept or not hasattr(old, "shape"):
                 continue
-            if not _same(self._part(value) if name in spec.by_row else on_cpu(value), old):
+            if not _same(self._part(value) if name in spec.by_row else _on_cpu(value), old):
                 declares = "which it does not declare to" if name not in declared else "which this call does not allow"
                 return f"it wrote to {name}, {declares}"
         return None
@@ -103,18 +121,18 @@ class Call:
             return self._part(value)
         # Of operators that do not say what their rows are, any argument may be one that changes.
         if not spec.by_row or name in spec.may_mutate or not _is_large(value):
-            return on_cpu(value)
-        copy, came_before = self._comparison.table(value)
+            return _on_cpu(value)
+        copy, came_before = self._tables.copy_of(value)
         if came_before:  # it was looked at then; what is written to it later shows in later results
             self._kept.add(name)
         return copy
 
     def _field(self, one: Field) -> Any:
         value = getattr(self._args[0], one.name) if one.required else getattr(self._args[0], one.name, one.default)
-        return self._comparison.table(value)[0] if _is_large(value) else on_cpu(value)
+        return self._tables.copy_of(value)[0] if _is_large(value) else _on_cpu(value)
 
     def _part(self, value: Any) -> Any:
-        return on_cpu(value) if self._rows is None else self._rows.of_tensor(value)
+        return _on_cpu(value) if self._rows is None else self._rows.of_tensor(value)
 
 
 @dataclass(frozen=True)
@@ -139,23 +157,22 @@ class _Rows:
         """Those rows of a tensor that has them, on the CPU; anything else whole."""
         if getattr(value, "ndim", 0) > self.dim and value.shape[self.dim] == self.size:
             value = value[(slice(None),) * self.dim + (self.rows,)]
-        return on_cpu(value)
+        return _on_cpu(value)
 
 
 def _is_large(value: Any) -> bool:
     return getattr(value, "numel", int)() >= _LARGE
 
 
-def version_of(value: Any) -> int | None:
+def _version(value: Any) -> int | None:
     """How often a tensor was written to, where torch counts that."""
     try:
-        return value._version  # type: ignore[no-any-return]
+        return value._version  # type: ignore[no-any-return]  # of a tensor
     except RuntimeError:  # made in inference mode
         return None
 
 
-def on_cpu(value: Any) -> Any:
-    """A copy of a tensor on the CPU; anything else as it is."""
+def _on_cpu(value: Any) -> Any:
     import torch
 
     return value.detach().to("cpu", copy=True) if isinstance(value, torch.Tensor) else value

@@ -19,7 +19,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from fl_dispatch.compared_call import Call, NotJudged, on_cpu, version_of
+from fl_dispatch.compared_call import Call, NotJudged, Tables
+from fl_dispatch.facts import tracing_or_capturing
 from fl_dispatch.limits import describe_arguments
 
 if TYPE_CHECKING:
@@ -54,8 +55,8 @@ class Comparison:
         self._rows: dict[tuple[str, str, str], _Row] = {}
         self._names: weakref.WeakKeyDictionary[Any, str] = weakref.WeakKeyDictionary()
         self._lock = threading.Lock()
-        self._tables: dict[int, tuple[weakref.ref[Any], int | None, Any]] = {}
-        self.random = random.Random(0)
+        self._tables = Tables()
+        self._random = random.Random(0)
 
     def name_layers(self, named: Iterable[tuple[str, Any]]) -> None:
         """Tell what the layers of a model are called there (``model.named_modules()``)."""
@@ -72,13 +73,16 @@ class Comparison:
             args: all arguments of the operator, in order; the first is the layer.
 
         Returns:
-            What the implementation returned. What it raises is the caller's.
+            What the implementation returned. What it raises is the caller's. A call that is traced or captured is not judged: a
+            copy to the CPU would become part of the graph, or end the capture.
         """
+        if tracing_or_capturing():
+            return impl.fn(*args)
         spec = site.manager.registry.spec(site.op_name)
         call: Call | None = None
         why = ""
         try:
-            call = Call(spec, impl, args, self)
+            call = Call(spec, impl, args, self._tables, self._random)
         except NotJudged as reason:
             why = str(reason)
         except Exception as error:  # noqa: BLE001  (not the implementation's: what a model passes may be anything)
@@ -132,16 +136,6 @@ class Comparison:
                 }
                 for (op, label, impl_id), row in sorted(self._rows.items())
             ]
-
-    def table(self, value: Any) -> tuple[Any, bool]:
-        """A large tensor on the CPU, and whether it was copied at an earlier call: tables of cosines come again and again."""
-        key, version = id(value), version_of(value)
-        known = self._tables.get(key)  # an entry goes with its tensor, so the same id is the same tensor
-        if known is not None and known[1] == version:
-            return known[2], True
-        copy = on_cpu(value)
-        self._tables[key] = (weakref.ref(value, lambda _: self._tables.pop(key, None)), version, copy)
-        return copy, False
 
     def _row(self, site: Site, impl: OpImpl) -> _Row:
         with self._lock:

@@ -68,8 +68,10 @@ def _run_rest(
         if why_not is None:
             try:
                 comparison = site.manager.comparison
-                judged = None if comparison is None or kwargs or tracing_or_capturing() else comparison
-                result = impl.fn(*args, **kwargs) if judged is None else judged.judge(site, impl, args)
+                if comparison is None or kwargs:
+                    result = impl.fn(*args, **kwargs)
+                else:
+                    result = comparison.judge(site, impl, args)
             except Exception as next_error:  # noqa: BLE001  (judged at once: raised again unless it may be passed on)
                 _judge(site, impl, next_error, args, kwargs)
                 why_not, error = f"raised {type(next_error).__name__}: {next_error}", next_error
