@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Everything that runs on the GPU box, from unpacking to results, in one command.
 
-    python3 benchmarks/gpu/on_box.py --out DIR [--steps STEP,...] [-- pytest arguments]
+    python3 benchmarks/gpu/on_box.py --out DIR [--steps STEP,...] [-- further arguments]
 
 It uses the box's own python3 with its torch and pytest, and what ``prepare.py`` put into ``.gpu-parts``. Every step
 runs in a process of its own, to its end or for as long as it may; the exit status says whether all of them went well. Where all
@@ -119,7 +119,7 @@ def commands(step: str, folders: Folders, extra: list[str], seconds: float) -> l
     if step in STEPPING:  # three engines, each with two numbers of requests
         return [[python, str(HERE / "steps.py"), *common, *chosen, "--seconds", f"{seconds / 6:g}"]]
     if step in KERNELS:
-        return [[python, str(HERE / "step_kernels.py"), *common, *chosen]]
+        return [[python, str(HERE / "step_kernels.py"), *common, *chosen, *extra]]
     if step in LOGITS:
         model = folders.beside("model")
         made = model / "model.safetensors"
@@ -164,7 +164,7 @@ def main() -> int:
     parser.add_argument("--site", type=Path, help="where to unpack to; a temporary folder by default")
     parser.add_argument("--steps", default=DEFAULT_STEPS, help=f"some of: {','.join(STEPS)}")
     parser.add_argument("--seconds", type=float, default=150.0, help="of measuring in each step that serves")
-    parser.add_argument("pytest", nargs="*", help="further arguments for pytest, after --")
+    parser.add_argument("further", nargs="*", help="arguments for pytest or step_kernels.py, after --")
     arguments = parser.parse_args()
     steps = list(filter(None, arguments.steps.split(",")))
     unknown = [step for step in steps if step not in STEPS]
@@ -178,7 +178,7 @@ def main() -> int:
     for step in steps:
         started = time.monotonic()
         print(f"== {step}", flush=True)
-        status = run(step, folders, arguments.pytest, arguments.seconds)
+        status = run(step, folders, arguments.further, arguments.seconds)
         print((arguments.out / f"{step}.log").read_text(encoding="utf-8", errors="replace")[-6000:])
         print(f"== {step}: exit status {status}, {time.monotonic() - started:.0f} s", flush=True)
         failed += [step] if status else []
