@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a bound layer of SGLang costs the host, beside the layer's own method and beside the implementation called by itself.
+"""What a bound layer costs the host, beside the framework's own method and beside the implementation called by itself.
 
-    python benchmarks/gpu/bridge.py --out DIR [--device cuda] [--prefer vendor]
+    python benchmarks/gpu/bridge.py --out DIR [--framework vllm] [--device cuda] [--prefer vendor]
 
-Writes ``bridge.json`` and ``bridge.md``. The layers are SGLang's, in the sizes of an 8B model, with 16 tokens, so that the host is
-the limit. The three ways take turns in rounds of some milliseconds; a difference is the median of the differences within a round,
-as the speed of a host changes from second to second.
+Writes ``bridge.json`` and ``bridge.md``, for vLLM ``vllm-bridge``. The layers have the sizes of an 8B model, and 16 tokens, so that
+the host is the limit. The three ways take turns in rounds of some milliseconds, each call among others as in a model; a difference
+is the median of the differences within a round, as the speed of a host changes from second to second.
 """
 
 from __future__ import annotations
@@ -20,16 +20,17 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from groups import group_of
 from micro import versions
 
-from fl_dispatch import OpManager, load_config
-from fl_dispatch.tune.timing import host_us
-from sglang_fl.layers import bind_layer
-from sglang_fl.tune import native_layer
+from fl_dispatch import FrameworkLayer, OpManager, SelectionPolicy
+from fl_dispatch.adapters import framework_layers
+from fl_dispatch.tune.timing import Between, host_us_among_others
 
 ROUNDS = 41
 CALLS = 50
 TOKENS = 16
+OWN = "framework's method"
 SIZES = {"hidden": 4096, "head_size": 128}
 #: Case to operator and the arguments of the layer.
 CASES: dict[str, tuple[str, Callable[[Any], tuple[Any, ...]]]] = {
@@ -44,16 +45,16 @@ CASES: dict[str, tuple[str, Callable[[Any], tuple[Any, ...]]]] = {
 
 
 def ways(
-    operator: str, arguments: tuple[Any, ...], device: str, prefer: str
+    layers: Callable[..., FrameworkLayer], operator: str, arguments: tuple[Any, ...], device: str, prefer: str
 ) -> tuple[str, dict[str, Callable[[], Any]]]:
-    """The implementation in effect, and how a layer is called: SGLang's method, the bound one, the implementation by itself."""
-    config = load_config("SGLANG_FL_", {"SGLANG_FL_PREFER": prefer, "SGLANG_FL_STRICT": "1"})
-    manager = OpManager(policy=config.policy, device_type=device)
-    layer, bridge, native = native_layer(operator, SIZES, torch.bfloat16, device)
-    bound, left = bind_layer(manager, config, layer, bridge, native, None)
-    if left is not None:
-        raise SystemExit(f"{operator} is left to SGLang: {left[2]}")
-    (site,) = manager.sites()
+    """The implementation in effect, and how a layer is called: the framework's method, the bound one, the implementation by
+    itself.
+    """
+    offered = layers(operator, SIZES, torch.bfloat16, device)
+    layer = offered.layer
+    manager = OpManager(policy=SelectionPolicy(prefer=(prefer,), strict=True), device_type=device)
+    site = manager.bind(operator, layer, label="bridge")
+    bound = offered.forward(site)
     implementation = site.impl
     if implementation is None:
         raise SystemExit(f"{operator}: nothing is in effect")
@@ -65,29 +66,30 @@ def ways(
         return function(*args)
 
     site.fn = noting
-    bound(*arguments)
+    bound(layer, *arguments)
     site.fn = function
     if not handed_over:
         raise SystemExit(f"{operator}: the bound layer did not come by its site")
     return implementation.impl_id, {
-        "SGLang's method": functools.partial(native, *arguments),
-        "bound layer": functools.partial(bound, *arguments),
+        OWN: functools.partial(offered.method, layer, *arguments),
+        "bound layer": functools.partial(bound, layer, *arguments),
         "implementation alone": functools.partial(implementation.fn, *handed_over[0]),
     }
 
 
-def measure(case: str, device: str, prefer: str) -> dict[str, Any]:
+def measure(layers: Callable[..., FrameworkLayer], case: str, device: str, prefer: str) -> dict[str, Any]:
     """One case: microseconds of each way, and what the bound layer is above the others."""
     operator, make = CASES[case]
     arguments = make(lambda width: torch.rand(TOKENS, width, dtype=torch.bfloat16, device=device))
-    implementation, calls = ways(operator, arguments, device, prefer)
+    implementation, calls = ways(layers, operator, arguments, device, prefer)
+    between = Between(device)
     for call in calls.values():
         for _ in range(CALLS):
             call()
     rounds: list[dict[str, float]] = []
     for number in range(ROUNDS):
         order = list(calls.items())[:: 1 if number % 2 else -1]
-        rounds.append({name: host_us(call, CALLS, device) for name, call in order})
+        rounds.append({name: host_us_among_others(call, CALLS, between) for name, call in order})
     return {
         "case": case,
         "implementation": implementation,
@@ -107,7 +109,7 @@ def table(result: dict[str, Any]) -> str:
     above = list(rows[0]["above_us"])
     heads = ["layer", "implementation", *names, *(f"bound layer above {name}" for name in above)]
     lines = [
-        f"# Host time of bound layers on {result['versions']['device']}, {result['date']}",
+        f"# Host time of {result['framework']}'s bound layers on {result['versions']['device']}, {result['date']}",
         "",
         f"`{result['command']}`",
         "",
@@ -128,21 +130,29 @@ def main() -> None:
     """Measure, print and write."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--framework", choices=("sglang", "vllm"), default="sglang")
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--prefer", default="vendor")
     arguments = parser.parse_args()
     arguments.out.mkdir(parents=True, exist_ok=True)
+    name = "bridge" if arguments.framework == "sglang" else "vllm-bridge"
+    group = group_of(arguments.framework, False, ())
+    layers = framework_layers(group.prefix)
+    if layers is None:
+        raise SystemExit(f"the adapter of {group.title} is not installed")
     result: dict[str, Any] = {
         "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
-        "command": f"python3 benchmarks/gpu/bridge.py --out DIR --device {arguments.device} --prefer {arguments.prefer}",
+        "command": f"python3 benchmarks/gpu/bridge.py --out DIR --framework {arguments.framework} --device {arguments.device} "
+        f"--prefer {arguments.prefer}",
+        "framework": group.title,
         "versions": versions(arguments.device),
         "rows": [],
     }
     with torch.inference_mode():
         for case in CASES:
-            result["rows"].append(measure(case, arguments.device, arguments.prefer))
-            (arguments.out / "bridge.json").write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
-            (arguments.out / "bridge.md").write_text(table(result), encoding="utf-8")
+            result["rows"].append(measure(layers, case, arguments.device, arguments.prefer))
+            (arguments.out / f"{name}.json").write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+            (arguments.out / f"{name}.md").write_text(table(result), encoding="utf-8")
     print(table(result))
 
 

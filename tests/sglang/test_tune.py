@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""SGLang's own methods as ``fl-dispatch tune`` measures them."""
+"""SGLang's layers as ``fl-dispatch tune`` measures them."""
 
 from __future__ import annotations
 
@@ -11,28 +11,33 @@ import pytest
 import torch
 import yaml
 
-from fl_dispatch import OpRegistry, load_config
+from fl_dispatch import OpManager, OpRegistry, SelectionPolicy, load_config
 from fl_dispatch.cli import main
 from fl_dispatch.tune.workloads import WORKLOADS, ModelShape
-from sglang_fl.tune import native_method
+from sglang_fl.tune import framework_layer
 
 pytestmark = pytest.mark.sglang
 
 SHAPE = ModelShape(hidden=64, intermediate=64, heads=2, kv_heads=1, head_size=64)
 
 
+@pytest.mark.parametrize("bound", [False, True], ids=["own method", "bound"])
 @pytest.mark.parametrize("workload", WORKLOADS, ids=lambda workload: workload.name)
-def test_it_computes_what_the_reference_computes(workload: Any) -> None:
-    layer, fn = native_method(workload.op_name, vars(SHAPE), torch.float32, "cpu")
+def test_it_computes_what_the_reference_computes(workload: Any, bound: bool) -> None:
+    offered = framework_layer(workload.op_name, vars(SHAPE), torch.float32, "cpu")
+    layer, method = offered.layer, offered.method
     sample = workload.sample(SHAPE, 5, torch.float32, "cpu")
     obj = sample.obj
     if "norm" in workload.op_name:
         obj = SimpleNamespace(weight=layer.weight.data, variance_epsilon=layer.variance_epsilon)
     wanted = OpRegistry().spec(workload.op_name).reference(obj, *(_copy(value) for value in sample.args))
+    if bound:
+        manager = OpManager(policy=SelectionPolicy(prefer=("reference",), strict=True), device_type="cpu")
+        method = offered.forward(manager.bind(workload.op_name, layer, label="test"))
     with torch.no_grad():
-        found = fn(layer, *(_copy(value) for value in sample.args))
+        found = method(layer, *offered.arguments(*(_copy(value) for value in sample.args)))
     for ours, theirs in zip(*(out if isinstance(out, tuple) else (out,) for out in (wanted, found)), strict=True):
-        torch.testing.assert_close(theirs, ours)
+        torch.testing.assert_close(theirs.view(ours.shape), ours)
 
 
 def _copy(value: Any) -> Any:

@@ -18,11 +18,11 @@ from vllm.model_executor.layers.layernorm import RMSNorm
 from vllm.model_executor.layers.rotary_embedding import RotaryEmbedding
 from vllm.plugins import load_general_plugins
 
-from fl_dispatch import OpRegistry, SelectionPolicy, default_manager
+from fl_dispatch import OpManager, OpRegistry, SelectionPolicy, default_manager
 from fl_dispatch.tune.workloads import WORKLOADS, ModelShape
 from vllm_fl_adapter import plugin
 from vllm_fl_adapter.replacements import Replacement
-from vllm_fl_adapter.tune import native_method
+from vllm_fl_adapter.tune import framework_layer
 
 pytestmark = pytest.mark.vllm
 
@@ -75,26 +75,40 @@ def test_a_bound_layer_runs_vllms_method_when_the_policy_changes_to_it(policy: A
         assert torch.equal(ours, theirs)
 
 
+@pytest.mark.parametrize("bound", [False, True], ids=["own method", "bound"])
 @pytest.mark.parametrize("workload", WORKLOADS, ids=lambda workload: workload.name)
-def test_tune_measures_what_computes_the_same_as_the_reference(workload: Any) -> None:
+def test_tune_measures_what_computes_the_same_as_the_reference(workload: Any, bound: bool) -> None:
     shape = ModelShape(hidden=64, intermediate=64, heads=2, kv_heads=1, head_size=64)
-    layer, fn = native_method(workload.op_name, vars(shape), torch.float32, "cpu")
+    offered = framework_layer(workload.op_name, vars(shape), torch.float32, "cpu")
+    layer, method = offered.layer, offered.method
     sample = workload.sample(shape, 5, torch.float32, "cpu")
     obj = sample.obj
     if "norm" in workload.op_name:
         obj = SimpleNamespace(weight=layer.weight.data, variance_epsilon=layer.variance_epsilon)
+    if bound:
+        manager = OpManager(policy=SelectionPolicy(prefer=("reference",), strict=True), device_type="cpu")
+        method = offered.forward(manager.bind(workload.op_name, layer, label="test"))
     reference = OpRegistry().spec(workload.op_name).reference
-    results = [reference(obj, *map(copied, sample.args)), fn(layer, *map(copied, sample.args))]
+    results = [
+        reference(obj, *map(copied, sample.args)),
+        method(layer, *offered.arguments(*map(copied, sample.args))),
+    ]
     wanted, found = (out if isinstance(out, tuple) else (out,) for out in results)
     for ours, theirs in zip(wanted, found, strict=True):
-        torch.testing.assert_close(theirs.detach(), ours)
+        torch.testing.assert_close(theirs.detach().view(ours.shape), ours)
+
+
+def test_a_layer_for_tune_says_how_vllm_rounds_as_a_replacement_does() -> None:
+    offered = framework_layer("rms_norm", {"hidden": 64, "head_size": 64}, torch.float32, "cpu")
+    assert offered.layer.fl_wishes == ("cast_x_before_out_mul", "cast_x_to_weight_dtype")
+    assert offered.layer.cast_x_before_out_mul is True
 
 
 def test_tune_measures_a_norm_with_the_kernels_that_a_worker_settles(monkeypatch: pytest.MonkeyPatch) -> None:
     from vllm.ir import ops
 
     monkeypatch.setattr(ops.rms_norm, "_priority_impls", [])
-    native_method("rms_norm", {"hidden": 64, "head_size": 64}, torch.float32, "cpu")
+    framework_layer("rms_norm", {"hidden": 64, "head_size": 64}, torch.float32, "cpu")
     assert ops.rms_norm.get_priority() == VllmConfig().kernel_config.ir_op_priority.rms_norm
 
 

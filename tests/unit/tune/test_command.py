@@ -162,7 +162,7 @@ tuned:
   {device: D, date: '2026-01-01', for: graph, dtype: bfloat16, not_able: {'x, y': reason}, figures: [
   {workload: w, op_name: rms_norm, dtype: bfloat16, tokens: 1, impl_id: native, floor_us: 0.1, host_us: 9, device_us: 2},
   {workload: w, op_name: rms_norm, dtype: bfloat16, tokens: 1, impl_id: flagos, floor_us: 0.1, host_us: 90, device_us: 1},
-  {workload: w, op_name: rms_norm, dtype: bfloat16, tokens: 1, impl_id: v.x, floor_us: 0.1, host_us: 80, device_us: 3}]}
+  {workload: w, op_name: rms_norm, dtype: bfloat16, tokens: 1, impl_id: v.x, floor_us: 0.1, host_us: 70, device_us: 3}]}
 """
 
 
@@ -220,8 +220,8 @@ def test_it_says_what_is_wrong_with_a_file_to_choose_from(folder, capsys, text, 
         ("device_us: 2", "device_us: .nan", "tuned.figures[0].device_us must be microseconds, 0 or more, not nan"),
         ("device_us: 2", "device_us: .inf", "tuned.figures[0].device_us must be microseconds, 0 or more, not inf"),
         ("device_us: 1", "device_us: -1", "tuned.figures[1].device_us must be microseconds, 0 or more, not -1"),
-        ("host_us: 80", "host_us: fast", "tuned.figures[2].host_us must be microseconds, 0 or more, not 'fast'"),
-        ("host_us: 80", "host_us: null", "tuned.figures[2].host_us must be microseconds, 0 or more, not None"),
+        ("host_us: 70", "host_us: fast", "tuned.figures[2].host_us must be microseconds, 0 or more, not 'fast'"),
+        ("host_us: 70", "host_us: null", "tuned.figures[2].host_us must be microseconds, 0 or more, not None"),
         ("floor_us: 0.1, ", "", "tuned.figures[0].floor_us must be microseconds, 0 or more, and is missing"),
         ("impl_id: native", "impl_id: 7", "tuned.figures[0].impl_id must be a word, not 7"),
         ("host_us: 9,", "hots_us: 9,", "tuned.figures[0] has 'hots_us', which is nothing of a figure"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import pytest
 
+from fl_dispatch.native import FrameworkLayer
 from fl_dispatch.tune.choose import orders
 from fl_dispatch.tune.measure import measure
 from fl_dispatch.tune.workloads import MEASURED, ModelShape
@@ -16,7 +17,7 @@ TINY = ModelShape(hidden=16, intermediate=16, heads=2, kv_heads=1, head_size=8)
 @pytest.fixture
 def measured(registry):
     def run(
-        operators=("silu_and_mul",), tokens=(1, 4, 8), progress=lambda line: None, dtypes=("float32",), native=None
+        operators=("silu_and_mul",), tokens=(1, 4, 8), progress=lambda line: None, dtypes=("float32",), layers=None
     ):
         return measure(
             registry,
@@ -28,7 +29,7 @@ def measured(registry):
             bandwidth=1e9,
             rounds=3,
             progress=progress,
-            native=native,
+            layers=layers,
         )
 
     return run
@@ -81,23 +82,35 @@ def test_progress_is_told_step_by_step(measured):
     assert "vendor.few " in lines[0]
 
 
-def test_the_frameworks_own_method_is_measured_on_its_own_layer(measured):
+def test_with_a_frameworks_layer_all_are_called_as_the_framework_calls_it(measured):
     layer = object()
-    seen = []
+    own, bound, sites = [], [], set()
 
-    def native(op_name, sizes, dtype, device):
-        seen.append((op_name, sizes["hidden"], str(dtype), device))
-        return layer, lambda obj, x: seen.append(obj is layer)
+    def layers(op_name, sizes, dtype, device):
+        assert (op_name, sizes["hidden"], str(dtype), device) == ("silu_and_mul", 16, "torch.float32", "cpu")
 
-    figures = {figure.impl_id: figure for figure in measured(tokens=(1,), native=native)}
-    assert figures["native"].host_us < figures["vendor.few"].host_us
-    assert seen[0] == ("silu_and_mul", 16, "torch.float32", "cpu")
-    assert set(seen[1:]) == {True}
+        def forward(site):
+            def called(obj, pair):
+                bound.append((obj, pair[1]))
+                sites.add(site.impl.impl_id)
+                return site.fn(obj, pair[0])
+
+            return called
+
+        return FrameworkLayer(
+            layer, lambda obj, pair: own.append((obj, pair[1])), forward, lambda x: ((x, "in a pair"),)
+        )
+
+    figures = {figure.impl_id: figure for figure in measured(tokens=(1,), layers=layers)}
+    assert 0 < figures["native"].host_us < figures["vendor.few"].host_us
+    assert set(own) == set(bound) == {(layer, "in a pair")}
+    assert sites == set(figures) - {"native"} == {"reference", "vendor.few", "vendor.many"}
 
 
 def test_a_framework_without_such_a_layer_says_why(measured):
-    def native(op_name, sizes, dtype, device):
+    def layers(op_name, sizes, dtype, device):
         raise LookupError("has no such layer")
 
-    (figure,) = (figure for figure in measured(tokens=(1,), native=native) if figure.impl_id == "native")
-    assert figure.failed == "LookupError: has no such layer"
+    figures = {figure.impl_id: figure for figure in measured(tokens=(1,), layers=layers)}
+    assert figures["native"].failed == "LookupError: has no such layer"
+    assert figures["vendor.few"].host_us > 0  # measured all the same

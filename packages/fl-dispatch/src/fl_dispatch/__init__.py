@@ -52,6 +52,8 @@ if TYPE_CHECKING:
         UnknownOperatorError as UnknownOperatorError,
     )
     from fl_dispatch.manager import OpManager as OpManager
+    from fl_dispatch.native import FrameworkLayer as FrameworkLayer
+    from fl_dispatch.native import rotary_arguments as rotary_arguments
     from fl_dispatch.native import standard_rotary as standard_rotary
     from fl_dispatch.ops.spec import Field as Field
     from fl_dispatch.ops.spec import OpSpec as OpSpec
@@ -147,6 +149,8 @@ _HOME = {
     "replace_aten": "runtime",
     "resolve_op": "runtime",
     "select": "selection",
+    "FrameworkLayer": "native",
+    "rotary_arguments": "native",
     "standard_rotary": "native",
     "wait_for_report": "report_file",
 }

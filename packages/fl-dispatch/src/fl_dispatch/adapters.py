@@ -13,19 +13,22 @@ import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, entry_points, version
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from fl_dispatch.config import Config, load_config
 from fl_dispatch.errors import ConfigError, did_you_mean
+
+if TYPE_CHECKING:
+    from fl_dispatch.native import FrameworkLayer
 
 #: Prefix of programs that use fl-dispatch without an adapter.
 CORE_PREFIX = "FL_DISPATCH_"
 #: Prefix to the distribution that reads it.
 ADAPTERS = {"SGLANG_FL_": "sglang-fl", "VLLM_FL_": "vllm-fl-adapter"}
 CONFIG_GROUP = "fl_dispatch.config"
-#: Group in which an adapter offers its framework's own methods to be measured: the name is its prefix, the object a function
-#: ``(op_name, sizes, dtype, device) -> (layer, function with the standard signature)``, which may raise a reason.
-NATIVE_GROUP = "fl_dispatch.native"
+#: Group in which an adapter offers its framework's layers to be measured: the name is its prefix, the object a function
+#: ``(op_name, sizes, dtype, device) -> FrameworkLayer``, which may raise a reason.
+LAYER_GROUP = "fl_dispatch.layers"
 _READER_ARGUMENTS = {"operator_aliases", "platform_defaults"}
 
 
@@ -91,16 +94,16 @@ def prefix_in_use(asked: str | None = None, environ: Mapping[str, str] | None = 
     return PrefixChoice(CORE_PREFIX, "no adapter is installed")
 
 
-def native_methods(prefix: str) -> Callable[..., tuple[Any, Callable[..., Any]]] | None:
-    """What the adapter of this prefix offers in ``NATIVE_GROUP``; None where it offers nothing.
+def framework_layers(prefix: str) -> Callable[..., FrameworkLayer] | None:
+    """What the adapter of this prefix offers in ``LAYER_GROUP``; None where it offers nothing.
 
     Raises:
         ConfigError: it does not load.
     """
-    for point in entry_points(group=NATIVE_GROUP):
+    for point in entry_points(group=LAYER_GROUP):
         if point.name == prefix:
             try:
-                loaded: Callable[..., tuple[Any, Callable[..., Any]]] = point.load()
+                loaded: Callable[..., FrameworkLayer] = point.load()
             except Exception as error:  # an adapter may raise anything; it is named with its exception
                 raise ConfigError(f"{point.value} does not load: {type(error).__name__}: {error}") from error
             return loaded

@@ -8,14 +8,35 @@ untouched and at no cost. Elsewhere (``call_op``, ``resolve_op``) there is no su
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 from fl_dispatch.errors import SelectionError
 from fl_dispatch.types import BackendImplKind, OpImpl
 
+if TYPE_CHECKING:
+    from fl_dispatch.site import Site
+
 IMPL_ID = "native"
 #: Why it is passed over where no adapter offers one.
 ABSENT = "only a layer of a framework has a method of its own; there is none here"
+
+
+@dataclass(frozen=True)
+class FrameworkLayer:
+    """A framework's layer for one operator, to be measured as its framework calls it.
+
+    Args:
+        layer: as the framework builds it.
+        method: the framework's own method, a function of the layer and the framework's arguments.
+        forward: of a site, the function of the same arguments that an adapter puts in its place.
+        arguments: the framework's arguments, from the operator's without ``obj``.
+    """
+
+    layer: Any
+    method: Callable[..., Any]
+    forward: Callable[[Site], Callable[..., Any]]
+    arguments: Callable[..., tuple[Any, ...]]
 
 
 def native_impl(op_name: str, fn: Callable[..., Any] | None = None) -> OpImpl:
@@ -52,6 +73,11 @@ def standard_rotary(method: Callable[..., Any]) -> Callable[..., Any]:
         return q.view(query.shape), k.view(key.shape)
 
     return rotary_embedding
+
+
+def rotary_arguments(query: Any, key: Any, cos: Any, sin: Any, position_ids: Any, *flags: Any) -> tuple[Any, Any, Any]:
+    """The other way round: what a framework calls its rotary method with, ``(positions, query, key)``."""
+    return position_ids, query.flatten(1), key.flatten(1)
 
 
 def _absent(obj: Any, *args: Any, **kwargs: Any) -> Any:

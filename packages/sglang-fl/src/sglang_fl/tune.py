@@ -1,41 +1,26 @@
 # SPDX-License-Identifier: Apache-2.0
-"""SGLang's own methods for ``fl-dispatch tune``: a layer as SGLang builds it, and what it would run without us."""
+"""SGLang's layers for ``fl-dispatch tune``: as SGLang builds them, with what they would run without us and with us."""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
+from fl_dispatch import FrameworkLayer
 from sglang_fl.bridges import find_bridge
-from sglang_fl.bridges.bridge import Bridge
-from sglang_fl.layers import unbound
+from sglang_fl.layers import tolerant, unbound
 from sglang_fl.seam import find_seam
 
 
-def native_method(op_name: str, sizes: Mapping[str, int], dtype: Any, device: str) -> tuple[Any, Callable[..., Any]]:
-    """For the entry-point group ``fl_dispatch.native``; arguments and errors are those of ``native_layer``.
-
-    Returns:
-        a layer, and SGLang's method of it as a function of the layer with the operator's standard signature.
-    """
-    layer, bridge, method = native_layer(op_name, sizes, dtype, device)
-    return layer, bridge.standard(unbound(method))
-
-
-def native_layer(
-    op_name: str, sizes: Mapping[str, int], dtype: Any, device: str
-) -> tuple[Any, Bridge, Callable[..., Any]]:
-    """A layer of SGLang's for one operator, not bound by us.
+def framework_layer(op_name: str, sizes: Mapping[str, int], dtype: Any, device: str) -> FrameworkLayer:
+    """For the entry-point group ``fl_dispatch.layers``: a layer of SGLang's for one operator, not bound by us.
 
     Args:
         op_name: a standard operator.
         sizes: ``hidden`` and ``head_size`` of the model, in elements.
         dtype: torch dtype of weights and inputs.
         device: where they lie.
-
-    Returns:
-        the layer, our bridge of its class, and the method that SGLang would run.
 
     Raises:
         LookupError: SGLang has no layer for the operator that we know.
@@ -57,7 +42,13 @@ def native_layer(
     if bridge is None or bridge.outside(layer) is not None:
         raise LookupError(f"SGLang's {type(layer).__name__} is not {op_name} here")
     method = layer._forward_method if layer._forward_method is not None else layer._resolve_forward_method()
-    return layer, bridge, method
+    own = unbound(method)
+    return FrameworkLayer(
+        layer,
+        own,
+        lambda site: tolerant(bridge, bridge.make(layer, site, own), method, site),
+        bridge.arguments,
+    )
 
 
 def _layer(op_name: str, sizes: Mapping[str, int], dtype: Any) -> Any:

@@ -1,30 +1,28 @@
 # SPDX-License-Identifier: Apache-2.0
-"""vLLM's own methods for ``fl-dispatch tune``: a layer as vLLM builds it, and the kernel that it runs eagerly.
+"""vLLM's layers for ``fl-dispatch tune``: as vLLM builds them, with what they run eagerly without us and with us.
 
 In a compiled model vLLM runs plain PyTorch that Inductor fuses with what is around it; that has no time of its own.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
+from fl_dispatch import FrameworkLayer
 from vllm_fl_adapter.bridges import find_bridge
 from vllm_fl_adapter.layers import _unbound
 from vllm_fl_adapter.replacements import Replacement
 
 
-def native_method(op_name: str, sizes: Mapping[str, int], dtype: Any, device: str) -> tuple[Any, Callable[..., Any]]:
-    """For the entry-point group ``fl_dispatch.native``.
+def framework_layer(op_name: str, sizes: Mapping[str, int], dtype: Any, device: str) -> FrameworkLayer:
+    """For the entry-point group ``fl_dispatch.layers``: a layer of vLLM's for one operator, not bound by us.
 
     Args:
         op_name: a standard operator.
         sizes: ``hidden`` and ``head_size`` of the model, in elements.
         dtype: torch dtype of weights and inputs.
         device: where they lie.
-
-    Returns:
-        a layer, and vLLM's method of it as a function of the layer with the operator's standard signature.
 
     Raises:
         LookupError: vLLM has no layer for the operator that we know.
@@ -49,7 +47,12 @@ def native_method(op_name: str, sizes: Mapping[str, int], dtype: Any, device: st
     bridge, _ = find_bridge(type(layer))
     if bridge is None or bridge.outside(layer) is not None:
         raise LookupError(f"vLLM's {type(layer).__name__} is not {op_name} here")
-    return layer, bridge.standard(_unbound(method))
+    klass = type(layer)
+    # What an implementation reads off a replacement.
+    layer.__class__ = type(klass.__name__, (klass,), dict(bridge.attributes))
+    return FrameworkLayer(
+        layer, _unbound(method), lambda site: bridge.eager(layer, site, klass.forward_native), bridge.arguments
+    )
 
 
 def _as_in_a_worker(config: Any) -> None:

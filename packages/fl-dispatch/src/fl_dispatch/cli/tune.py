@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fl_dispatch.adapters import native_methods
+from fl_dispatch.adapters import framework_layers
 from fl_dispatch.cli import settings
 from fl_dispatch.cli import tune_arguments as arguments
 from fl_dispatch.cli.doctor import versions
@@ -151,7 +151,7 @@ def _measured(args: argparse.Namespace, manager: Any, prefix: str) -> dict[str, 
         bandwidth=speed,
         rounds=rounds,
         progress=lambda line: print(line, file=sys.stderr, flush=True),
-        native=None if args.without_native else native_methods(prefix),
+        layers=None if args.without_native else framework_layers(prefix),
     )
     return {
         "date": datetime.datetime.now(datetime.UTC).date().isoformat(),

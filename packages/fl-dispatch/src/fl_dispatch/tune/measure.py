@@ -13,7 +13,7 @@ import torch
 
 from fl_dispatch.errors import FLDispatchError
 from fl_dispatch.manager import OpManager
-from fl_dispatch.native import IMPL_ID
+from fl_dispatch.native import IMPL_ID, FrameworkLayer
 from fl_dispatch.ops.spec import Sample
 from fl_dispatch.policy import SelectionPolicy
 from fl_dispatch.registry import OpRegistry
@@ -26,8 +26,8 @@ _SPREAD_BYTES = 200e6
 _MAX_SETS = 32
 
 
-#: ``(op_name, sizes, dtype, device) -> (layer, function with the standard signature)``.
-Native = Callable[..., tuple[Any, Callable[..., Any]]]
+#: ``(op_name, sizes, dtype, device) -> FrameworkLayer``; raises where there is none.
+Layers = Callable[..., FrameworkLayer]
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,7 @@ class Figure:
     """One implementation on one workload. Times are medians of the rounds, in microseconds a call.
 
     Args:
-        host_us: what a call keeps the host busy.
+        host_us: what a call keeps the host busy, among others.
         device_us: what it takes on the device in a graph; None where that cannot be measured.
         host_spread_us, device_spread_us: half of the range in which the middle half of the rounds lies.
         failed: why there are no times.
@@ -70,7 +70,7 @@ def measure(
     bandwidth: float,
     rounds: int = 7,
     progress: Callable[[str], None] = lambda text: None,
-    native: Native | None = None,
+    layers: Layers | None = None,
 ) -> list[Figure]:
     """Measure; what cannot be measured has its reason in place of times.
 
@@ -82,7 +82,7 @@ def measure(
         bandwidth: bytes a second, for the floor.
         rounds: times are medians of so many.
         progress: gets a line for each step.
-        native: gives a framework's layer and its own method, which is then measured too.
+        layers: gives a framework's layer. Then its own method is measured too, and all of them as the framework calls its layer.
     """
     workloads = [workload for workload in WORKLOADS if workload.op_name in operators]
     steps = [(workload, dtype, count) for workload in workloads for dtype in dtypes for count in tokens]
@@ -91,7 +91,7 @@ def measure(
         for number, (workload, dtype, count) in enumerate(steps, 1):
             moved = workload.bytes_moved(shape, count, getattr(torch, dtype).itemsize)
             floor = moved / bandwidth * 1e6
-            found = list(_step(registry, workload, dtype, count, shape, device, moved, floor, rounds, native))
+            found = list(_step(registry, workload, dtype, count, shape, device, moved, floor, rounds, layers))
             figures += found
             shown = ", ".join(f"{one.impl_id} {_shown(one)}" for one in found)
             progress(f"[{number}/{len(steps)}] {workload.name}, {dtype}, {count} tokens: {shown or 'nothing is able'}")
@@ -108,7 +108,7 @@ def _step(
     moved: int,
     floor: float,
     rounds: int,
-    native: Native | None,
+    layers: Layers | None,
 ) -> Iterator[Figure]:
     sets = max(1, min(_MAX_SETS, round(_SPREAD_BYTES / moved))) if timing.has_graphs(device) else 1
     blank = functools.partial(Figure, workload.name, workload.op_name, dtype, tokens, floor_us=floor)
@@ -118,13 +118,20 @@ def _step(
         for impl in registry.get(workload.op_name):
             yield blank(impl.impl_id, failed=f"no inputs: {_reason(error, impl.impl_id)}")
         return
+    layer: FrameworkLayer | None = None
+    if layers is not None:
+        try:
+            with torch.inference_mode(False):  # its weights are ordinary ones
+                layer = layers(workload.op_name, asdict(shape), getattr(torch, dtype), device)
+        except Exception as error:  # noqa: BLE001  (of a framework: the error is its result)
+            yield blank(IMPL_ID, failed=_reason(error, IMPL_ID))
     running: dict[str, tuple[timing.Call, int, timing.Replayed | None]] = {}
     makers = {
-        impl.impl_id: functools.partial(_bound_calls, registry, impl, samples, device, dtype)
+        impl.impl_id: functools.partial(_bound_calls, registry, impl, samples, device, dtype, layer)
         for impl in sorted(registry.get(workload.op_name), key=lambda impl: impl.impl_id)
     }
-    if native is not None:
-        makers[IMPL_ID] = functools.partial(_native_calls, native, workload.op_name, shape, samples, device, dtype)
+    if layer is not None:
+        makers[IMPL_ID] = functools.partial(_calls, layer.method, layer, samples)
     for name, make in makers.items():
         try:
             calls = make()
@@ -134,11 +141,12 @@ def _step(
             running[name] = (calls[0], timing.calls_a_round(calls[0], device), replayed)
         except Exception as error:  # noqa: BLE001  (a benchmark of whatever is installed: the error is its result)
             yield blank(name, failed=_reason(error, name))
+    between = timing.Between(device)
     host: dict[str, list[float]] = {name: [] for name in running}
     on_device: dict[str, list[float]] = {name: [] for name in running}
     for _ in range(rounds):
         for name, (call, count, replayed) in running.items():
-            host[name].append(timing.host_us(call, count, device))
+            host[name].append(timing.host_us_among_others(call, count, between))
             if replayed is not None:
                 on_device[name].append(replayed.device_us())
     for name in running:
@@ -153,22 +161,29 @@ def _step(
 
 
 def _bound_calls(
-    registry: OpRegistry, impl: OpImpl, samples: Sequence[Sample], device: str, dtype: str
+    registry: OpRegistry,
+    impl: OpImpl,
+    samples: Sequence[Sample],
+    device: str,
+    dtype: str,
+    layer: FrameworkLayer | None,
 ) -> list[timing.Call]:
-    """As an adapter binds it: with the checks of single calls that it needs. Raises with the reason it is not able."""
+    """As an adapter binds it: with the checks of single calls that it needs, and of a framework's layer with the translation of
+    its arguments. Raises with the reason it is not able.
+    """
     policy = SelectionPolicy(prefer=(f"impl:{impl.impl_id}",), strict=True)
     manager = OpManager(registry, policy, device_type=device)
-    site = manager.bind(impl.op_name, samples[0].obj, device_type=device, dtype=dtype, label="tune")
-    return [functools.partial(site.fn, sample.obj, *sample.args, **sample.kwargs) for sample in samples]
+    bind = functools.partial(manager.bind, impl.op_name, device_type=device, label="tune")
+    if layer is None:
+        site = bind(samples[0].obj, dtype=dtype)
+        return [functools.partial(site.fn, sample.obj, *sample.args) for sample in samples]
+    bind(layer.layer, dtype=dtype)  # adapters do not name one; here what does not take it says so at once
+    return _calls(layer.forward(bind(layer.layer)), layer, samples)
 
 
-def _native_calls(
-    native: Native, op_name: str, shape: ModelShape, samples: Sequence[Sample], device: str, dtype: str
-) -> list[timing.Call]:
-    """The framework's own method, on its own layer."""
-    with torch.inference_mode(False):  # the layer's weights are ordinary ones
-        layer, fn = native(op_name, asdict(shape), getattr(torch, dtype), device)
-    return [functools.partial(fn, layer, *sample.args, **sample.kwargs) for sample in samples]
+def _calls(method: Callable[..., Any], layer: FrameworkLayer, samples: Sequence[Sample]) -> list[timing.Call]:
+    """A method of a framework's layer on each of the samples."""
+    return [functools.partial(method, layer.layer, *layer.arguments(*sample.args)) for sample in samples]
 
 
 def _reason(error: Exception, impl_id: str) -> str:

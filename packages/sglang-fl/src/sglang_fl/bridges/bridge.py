@@ -27,6 +27,7 @@ class Bridge:
             a deep copy of a layer brings the function along, bound to the copy.
         parameters: names of the parameters of SGLang's forward that it understands.
         standard: turns SGLang's method, a function of the layer, into one with the operator's standard signature.
+        arguments: SGLang's arguments, from the operator's without ``obj``.
     """
 
     layer: str
@@ -36,3 +37,4 @@ class Bridge:
     make: Callable[[Any, Site, Forward], Forward]
     parameters: frozenset[str]
     standard: Callable[[Forward], Forward] = lambda native: native
+    arguments: Callable[..., tuple[Any, ...]] = lambda *standard: standard

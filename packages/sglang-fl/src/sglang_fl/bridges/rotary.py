@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from fl_dispatch import Site, standard_rotary
+from fl_dispatch import Site, rotary_arguments, standard_rotary
 from sglang_fl.bridges.bridge import Bridge, Forward
 
 
@@ -70,5 +70,6 @@ BRIDGES = (
         make=_forward,
         parameters=frozenset({"positions", "query", "key", "offsets", "fused_set_kv_buffer_arg"}),
         standard=standard_rotary,
+        arguments=rotary_arguments,
     ),
 )

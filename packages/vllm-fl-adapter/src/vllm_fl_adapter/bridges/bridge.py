@@ -28,6 +28,7 @@ class Bridge:
             contract.
         traced: ``traced(layer, call, native)`` builds the same for ``torch.compile`` to trace: ``call`` is what the graph runs.
         standard: turns vLLM's method, a function of the layer, into one with the operator's standard signature.
+        arguments: vLLM's arguments, from the operator's without ``obj``.
         attributes: class attributes of the replacement: optional fields of ``obj`` that say how vLLM rounds, and in
             ``fl_wishes`` which of them an implementation may round otherwise than.
     """
@@ -40,4 +41,5 @@ class Bridge:
     eager: Callable[[Any, Site, Forward], Forward]
     traced: Callable[[Any, Forward, Forward], Forward]
     standard: Callable[[Forward], Forward] = lambda native: native
+    arguments: Callable[..., tuple[Any, ...]] = lambda *standard: standard
     attributes: Mapping[str, Any] = field(default_factory=lambda: MappingProxyType({}))

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from fl_dispatch import Site, standard_rotary
+from fl_dispatch import Site, rotary_arguments, standard_rotary
 from vllm_fl_adapter.bridges.bridge import Bridge, Forward
 
 
@@ -76,5 +76,6 @@ BRIDGES = (
         eager=_eager,
         traced=_traced,
         standard=standard_rotary,
+        arguments=rotary_arguments,
     ),
 )
