@@ -7,8 +7,13 @@ to the file that ``VARIABLE`` names:
 
     {"generation": 3, "turn": 7, "requests": 64, "way": "bound", "layers": 98, "us": 16512.3}
 
-``us`` is the time from the start of a step to that of the next, the mean of a turn's steps but the first ones. ``steps.py``
-starts such engines and reads the file.
+``us`` is the time from the start of a step to that of the next, the mean of a turn's steps but the first ones. With the variable
+``TIMED`` every call of a bound layer is timed as well, whichever way it goes, and the line tells for each operator its calls a
+step and the microseconds that the host is in one:
+
+    "operators": {"rms_norm": [65.0, 21.4], "rotary_embedding": [32.0, 19.8]}
+
+``us`` then holds what the timing costs. ``steps.py`` starts such engines and reads the file.
 """
 
 from __future__ import annotations
@@ -22,6 +27,7 @@ from pathlib import Path
 from typing import Any
 
 VARIABLE = "FL_ALTERNATING_FILE"
+TIMED = "FL_ALTERNATING_TIMED"
 #: Turns of a cycle; the next cycle has them backwards. "again" is "native" once more: what cannot be told apart.
 CYCLE = ("native", "bound", "again")
 STEPS = 6
@@ -34,10 +40,14 @@ class Alternation:
 
     Args:
         file: takes the lines, whenever a prefill comes: never between two measured steps.
+        timed: time the calls of the layers too.
     """
 
-    def __init__(self, file: Path) -> None:
+    def __init__(self, file: Path, *, timed: bool = False) -> None:
         self._file = file
+        self._timed = timed
+        #: Operator to calls and seconds in them, since the steps of the turn count.
+        self._spent: dict[str, list[float]] = {}
         self._layers: list[tuple[dict[str, Any], Any, Any]] = []
         self._lines: list[dict[str, Any]] = []
         self._generation = 0
@@ -49,8 +59,11 @@ class Alternation:
         self._started = 0.0
         self._times: list[float] = []
 
-    def bound(self, layer: Any, native: Any, forward: Any) -> None:
-        """Note a layer with the framework's own method and the one that its adapter bound."""
+    def bound(self, layer: Any, native: Any, forward: Any, operator: str) -> None:
+        """Note a layer with the framework's own method, the one that its adapter bound, and the operator that this runs."""
+        if self._timed:
+            spent = self._spent.setdefault(operator, [0, 0.0])
+            native, forward = timed(native, spent), timed(forward, spent)
         self._layers.append((vars(layer), native, forward))
 
     def run_batch(self, original: Callable[..., Any], scheduler: Any, batch: Any, *args: Any, **kwargs: Any) -> Any:
@@ -80,22 +93,30 @@ class Alternation:
         if self._step % STEPS == 0:
             self._turn(self._step // STEPS)
             now = time.perf_counter()
+        elif self._step % STEPS == SETTLING:
+            for spent in self._spent.values():
+                spent[:] = 0, 0.0
         self._started = now
         self._step += 1
 
     def _turn(self, turn: int) -> None:
         if len(self._times) == STEPS:
             counted = self._times[SETTLING:]
-            self._lines.append(
-                {
-                    "generation": self._generation,
-                    "turn": turn - 1,
-                    "requests": self._requests,
-                    "way": way(turn - 1),
-                    "layers": len(self._layers),
-                    "us": round(sum(counted) / len(counted) * 1e6, 2),
+            line: dict[str, Any] = {
+                "generation": self._generation,
+                "turn": turn - 1,
+                "requests": self._requests,
+                "way": way(turn - 1),
+                "layers": len(self._layers),
+                "us": round(sum(counted) / len(counted) * 1e6, 2),
+            }
+            if self._timed:
+                line["operators"] = {
+                    operator: [calls / len(counted), round(seconds / calls * 1e6, 3)]
+                    for operator, (calls, seconds) in self._spent.items()
+                    if calls
                 }
-            )
+            self._lines.append(line)
         self._times = []
         self._go(way(turn))
 
@@ -115,6 +136,20 @@ class Alternation:
             self._lines = []
 
 
+def timed(method: Callable[..., Any], spent: list[float]) -> Callable[..., Any]:
+    """A layer's method that adds its calls and the seconds in them to ``spent``."""
+    clock = time.perf_counter
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        started = clock()
+        result = method(*args, **kwargs)
+        spent[1] += clock() - started
+        spent[0] += 1
+        return result
+
+    return call
+
+
 def way(turn: int) -> str:
     """What a turn of a generation runs."""
     cycle, place = divmod(turn, len(CYCLE))
@@ -129,12 +164,12 @@ def register() -> None:
 
     if VARIABLE not in os.environ:
         return
-    alternation, bind = Alternation(Path(os.environ[VARIABLE])), layers.bind_layer
+    alternation, bind = Alternation(Path(os.environ[VARIABLE]), timed=TIMED in os.environ), layers.bind_layer
 
     def noting(manager: Any, config: Any, layer: Any, bridge: Any, native: Any, mode: Any) -> Any:
         forward, left = bind(manager, config, layer, bridge, native, mode)
         if left is None:
-            alternation.bound(layer, native, forward)
+            alternation.bound(layer, native, forward, bridge.operator(layer))
         return forward, left
 
     layers.bind_layer = noting
@@ -150,7 +185,7 @@ def register_in_vllm() -> None:
 
     if VARIABLE not in os.environ:
         return
-    alternation = Alternation(Path(os.environ[VARIABLE]))
+    alternation = Alternation(Path(os.environ[VARIABLE]), timed=TIMED in os.environ)
     settle, execute_model = LayerBinder.settle, WorkerWrapperBase.execute_model
 
     def noting(binder: Any, layer: Any, **kwargs: Any) -> Any:
@@ -158,7 +193,7 @@ def register_in_vllm() -> None:
         waiting = layer in binder.waiting()
         forward = settle(binder, layer, **kwargs)
         if waiting and isinstance(layer, Replacement):  # else it was given back
-            alternation.bound(layer, native, forward)
+            alternation.bound(layer, native, forward, layer.fl_bridge.operator(layer))
         return forward
 
     @functools.wraps(execute_model)

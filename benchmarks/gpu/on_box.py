@@ -117,7 +117,7 @@ def commands(step: str, folders: Folders, extra: list[str], seconds: float) -> l
         return [[python, str(HERE / "serve.py"), *common, "--groups", SERVE[step], "--seconds", f"{seconds:g}"]]
     chosen = ["--framework", framework(step)]
     if step in STEPPING:  # three engines, each with two numbers of requests
-        return [[python, str(HERE / "steps.py"), *common, *chosen, "--seconds", f"{seconds / 6:g}"]]
+        return [[python, str(HERE / "steps.py"), *common, *chosen, "--seconds", f"{seconds / 6:g}", *extra]]
     if step in KERNELS:
         return [[python, str(HERE / "step_kernels.py"), *common, *chosen, *extra]]
     if step in LOGITS:
@@ -164,7 +164,7 @@ def main() -> int:
     parser.add_argument("--site", type=Path, help="where to unpack to; a temporary folder by default")
     parser.add_argument("--steps", default=DEFAULT_STEPS, help=f"some of: {','.join(STEPS)}")
     parser.add_argument("--seconds", type=float, default=150.0, help="of measuring in each step that serves")
-    parser.add_argument("further", nargs="*", help="arguments for pytest or step_kernels.py, after --")
+    parser.add_argument("further", nargs="*", help="arguments for pytest, steps.py or step_kernels.py, after --")
     arguments = parser.parse_args()
     steps = list(filter(None, arguments.steps.split(",")))
     unknown = [step for step in steps if step not in STEPS]

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """A step of decoding in eager mode with the bound layers and with the framework's own methods, taking turns within one engine.
 
-    python benchmarks/gpu/steps.py --site DIR --own DIR --out DIR [--framework vllm] [--seconds 20]
+    python benchmarks/gpu/steps.py --site DIR --own DIR --out DIR [--framework vllm] [--seconds 20] [--by-operator]
 
 For what engines that take turns cannot tell apart: see ``alternating.py``. Writes ``steps.json`` and ``steps.md``, for vLLM
 ``vllm-steps``.
@@ -23,7 +23,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from alternating import CYCLE, VARIABLE
+from alternating import CYCLE, TIMED, VARIABLE
 from engines import SETTLE_SECONDS, Engine, EngineError, exit_on_terminate, stop_all
 from groups import group_of, place, start_group
 from serve import device, versions
@@ -42,13 +42,13 @@ def plugin_folder(folder: Path) -> Path:
     return folder
 
 
-def cycles(lines: Iterable[Mapping[str, Any]], requests: int) -> list[dict[str, float]]:
-    """The whole cycles of steps with so many requests: way to microseconds a step."""
-    found: dict[tuple[int, int], dict[str, float]] = {}
+def cycles(lines: Iterable[Mapping[str, Any]], requests: int) -> list[dict[str, Mapping[str, Any]]]:
+    """The whole cycles of steps with so many requests: way to its line."""
+    found: dict[tuple[int, int], dict[str, Mapping[str, Any]]] = {}
     for line in lines:
         if line["requests"] == requests:
-            found.setdefault((line["generation"], line["turn"] // len(CYCLE)), {})[line["way"]] = line["us"]
-    return [times for times in found.values() if set(times) == set(CYCLE)]
+            found.setdefault((line["generation"], line["turn"] // len(CYCLE)), {})[line["way"]] = line
+    return [ways for ways in found.values() if set(ways) == set(CYCLE)]
 
 
 def median_interval(values: Sequence[float]) -> tuple[float, float, float]:
@@ -68,7 +68,8 @@ def median_interval(values: Sequence[float]) -> tuple[float, float, float]:
 
 def summary(lines: Sequence[Mapping[str, Any]], requests: int) -> dict[str, Any]:
     """What one engine's lines say of steps with so many requests."""
-    whole = cycles(lines, requests)
+    ways = cycles(lines, requests)
+    whole = [{way: line["us"] for way, line in cycle.items()} for cycle in ways]
     return {
         "requests": requests,
         "cycles": len(whole),
@@ -77,8 +78,38 @@ def summary(lines: Sequence[Mapping[str, Any]], requests: int) -> dict[str, Any]
         # Speeds, so below 1 is slower, as in the tables of whole engines.
         "ratio": median_interval([times["native"] / times["bound"] for times in whole]),
         "again": median_interval([times["native"] / times["again"] for times in whole]),
-        "more_us": median_interval([times["bound"] - (times["native"] + times["again"]) / 2 for times in whole]),
+        "more_us": median_interval([more(times) for times in whole]),
+        "operators": by_operator([{way: line.get("operators", {}) for way, line in cycle.items()} for cycle in ways]),
     }
+
+
+def more(times: Mapping[str, float]) -> float:
+    """What the bound way of a cycle takes longer than the mean of the two others."""
+    return times["bound"] - (times["native"] + times["again"]) / 2
+
+
+def by_operator(whole: Sequence[Mapping[str, Mapping[str, Sequence[float]]]]) -> list[dict[str, Any]]:
+    """What each operator's calls cost the host.
+
+    Args:
+        whole: cycles, each way to operator to calls a step and microseconds a call.
+    """
+    rows = []
+    for operator in sorted({name for cycle in whole for found in cycle.values() for name in found}):
+        ours = [{way: found[operator] for way, found in cycle.items() if operator in found} for cycle in whole]
+        ours = [cycle for cycle in ours if len(cycle) == len(CYCLE)]
+        times = [{way: us for way, (_, us) in cycle.items()} for cycle in ours]
+        if times:
+            rows.append(
+                {
+                    "operator": operator,
+                    "calls": statistics.median(calls for cycle in ours for calls, _ in cycle.values()),
+                    "native_us": statistics.median((one["native"] + one["again"]) / 2 for one in times),
+                    "bound_us": statistics.median(one["bound"] for one in times),
+                    "more_us": median_interval([more(one) for one in times]),
+                }
+            )
+    return rows
 
 
 def table(result: Mapping[str, Any]) -> str:
@@ -100,6 +131,22 @@ def table(result: Mapping[str, Any]) -> str:
                 f"| {name} | {row['requests']} | {row['layers']} | {row['native_us']:,.0f} | {ratio} | {again} | "
                 f"{m:+,.0f} ({low:+,.0f} to {high:+,.0f}) | {row['cycles']} |"
             )
+    operators = [
+        f"| {name} | {row['requests']} | {one['operator']} | {one['calls']:g} | {one['native_us']:.2f} | "
+        f"{one['bound_us']:.2f} | {{:+.2f}} ({{:+.2f}} to {{:+.2f}}) |".format(*one["more_us"])
+        for name, rows in result["engines"].items()
+        for row in rows
+        for one in row["operators"]
+    ]
+    if operators:
+        lines += [
+            "",
+            "Host time within the bound layers' calls, of which both ways are timed alike; steps are longer by the timing.",
+            "",
+            "| engine | requests | operator | calls a step | native, us a call | bound, us a call | more, us a call |",
+            "|---|---:|---|---:|---:|---:|---:|",
+            *operators,
+        ]
     return "\n".join([*lines, "", *(f"{name} is missing, {why}" for name, why in result["failed"].items()), ""])
 
 
@@ -143,6 +190,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--seconds", type=float, default=20.0, help="of decoding, for each engine and number of requests"
     )
+    parser.add_argument("--by-operator", action="store_true", help="time the calls of each operator's layers too")
     parser.add_argument("--engine-options", default="[]", help="JSON list of further arguments of the engine script")
     arguments = parser.parse_args(argv)
     arguments.out.mkdir(parents=True, exist_ok=True)
@@ -158,14 +206,16 @@ def main(argv: Sequence[str] | None = None) -> int:
         "title": f"{group.title} {found.get(group.framework)}, steps of decoding in eager mode",
         "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
         "command": f"python3 benchmarks/gpu/steps.py --framework {arguments.framework} --engines {arguments.engines} "
-        f"--requests {arguments.requests} --new {arguments.new} --seconds {arguments.seconds:g}",
+        f"--requests {arguments.requests} --new {arguments.new} --seconds {arguments.seconds:g}"
+        f"{' --by-operator' * arguments.by_operator}",
         "setting": f"The model of engine.py on {device()}.",
         "versions": found,
         "engines": {},
         "failed": {},
     }
     files = {short: scratch / f"{short}.jsonl" for short in group.engines}
-    further = {short: {VARIABLE: str(file)} for short, file in files.items()}
+    timed = {TIMED: "1"} if arguments.by_operator else {}
+    further = {short: {VARIABLE: str(file), **timed} for short, file in files.items()}
     up, _ = start_group(group, name, with_plugin, result["failed"], further)
     started = list(up)
     try:

@@ -24,7 +24,7 @@ def test_the_layers_of_a_served_model_go_both_ways_in_turn(tmp_path: Path) -> No
     for name, value in SIZES.items():
         options += ["--set", f"{name}={json.dumps(value)}"]
     command = [sys.executable, str(SCRIPT), "--framework", "vllm", "--engines", "flagos"]
-    command += ["--requests", "2", "--new", "50", "--seconds", "0"]
+    command += ["--requests", "2", "--new", "50", "--seconds", "0", "--by-operator"]
     command += [f"--{folder}={tmp_path / folder}" for folder in ("site", "own", "out")]
     done = subprocess.run(
         [*command, "--engine-options", json.dumps(options)],
@@ -42,6 +42,11 @@ def test_the_layers_of_a_served_model_go_both_ways_in_turn(tmp_path: Path) -> No
     assert row["cycles"] == 4  # two while it compiles
     assert row["native_us"] > 0
     assert row["ratio"][0] > 0
+    operators = {one["operator"]: one for one in row["operators"]}
+    assert {name: one["calls"] for name, one in operators.items()} == CALLS_PER_FORWARD
+    for one in operators.values():
+        assert all(0 < one[key] < 1e6 for key in ("native_us", "bound_us"))
+        assert abs(one["more_us"][0]) < 1e6
     report = json.loads((tmp_path / "report.rank0.json").read_text(encoding="utf-8"))
     (norms,) = [row["calls"] for row in report["operators"] if row["operator"] == "rms_norm"]
     # Of 49 steps of decoding in either of two rounds three turns of six are for the bound layers; few others come before.
