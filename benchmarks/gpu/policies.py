@@ -9,6 +9,13 @@ from pathlib import Path
 from typing import Any
 
 RESULTS = Path(__file__).resolve().parents[1] / "results"
+#: A run's policy to the one that was recorded; each framework has its own, whose ``native`` means its methods.
+RECORDED = {
+    "fl-tuned.yaml": "tune_h200.yaml",
+    "fl-tuned-eager.yaml": "tune_h200-eager.yaml",
+    "fl-tuned-vllm.yaml": "tune_h200_vllm.yaml",
+    "fl-tuned-vllm-eager.yaml": "tune_h200_vllm-eager.yaml",
+}
 OWN_METHOD = "(framework's own)"
 _ROW = re.compile(
     r"(?<!\S)(\w+)\s{2,}(\w[^ ]*(?: \S+)*)\s{2,}(\d+)\s{2,}(\(framework's own\)|[\w.]+)\s{2,}(\S+(?: \S+)*)"
@@ -42,16 +49,13 @@ def printed_table(log: str) -> list[Row]:
 
 
 def policy_file(name: str, out: Path) -> Path | None:
-    """A tuned policy: the one of this run where a step has written it, else the one in ``benchmarks/results``; for vLLM without
-    one of its own that of SGLang, whose tokens mean vLLM's methods there.
+    """A tuned policy: the one of this run where a step has written it, else the one in ``benchmarks/results``, else None.
 
     Args:
         name: of the file in the output folder, ``fl-tuned.yaml`` and the like.
         out: the output folder.
     """
-    recorded = {"fl-tuned.yaml": "tune_h200.yaml", "fl-tuned-eager.yaml": "tune_h200-eager.yaml"}
-    shared = name.replace("-vllm", "")
-    candidates = [out / name, *([RESULTS / recorded[shared]] if shared in recorded else [])]
+    candidates = [out / name, *([RESULTS / RECORDED[name]] if name in RECORDED else [])]
     return next((path for path in candidates if path.exists()), None)
 
 

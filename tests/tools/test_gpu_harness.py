@@ -14,6 +14,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import yaml
 
 from fl_dispatch import BackendImplKind, OpImpl, OpRegistry
 
@@ -335,10 +336,37 @@ def test_layers_that_do_not_run_what_the_tuned_policy_says_are_problems() -> Non
     assert policies.not_as_tuned(right, []) == ["the log has no table of layers"]
 
 
+@pytest.mark.parametrize(
+    ("name", "recorded", "prefix"),
+    [
+        ("fl-tuned.yaml", "tune_h200.yaml", "SGLANG_FL_"),
+        ("fl-tuned-eager.yaml", "tune_h200-eager.yaml", "SGLANG_FL_"),
+        ("fl-tuned-vllm.yaml", "tune_h200_vllm.yaml", "VLLM_FL_"),
+        ("fl-tuned-vllm-eager.yaml", "tune_h200_vllm-eager.yaml", "VLLM_FL_"),
+    ],
+)
+def test_the_recorded_policy_of_an_engine_was_tuned_with_its_framework_and_for_its_mode(
+    tmp_path: Path, name: str, recorded: str, prefix: str
+) -> None:
+    file = policies.policy_file(name, tmp_path)
+    assert file is not None
+    assert file.name == recorded
+    tuned = yaml.safe_load(file.read_text(encoding="utf-8"))["tuned"]
+    assert prefix in tuned["command"]
+    assert tuned["for"] == ("eager" if "eager" in name else "graph")
+
+
+def test_a_framework_without_a_recorded_policy_does_not_get_the_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(policies, "RESULTS", tmp_path / "results")
+    (tmp_path / "results").mkdir()
+    (tmp_path / "results" / "tune_h200.yaml").write_text("per_op: {}")
+    assert policies.policy_file("fl-tuned.yaml", tmp_path) == tmp_path / "results" / "tune_h200.yaml"
+    assert policies.policy_file("fl-tuned-vllm.yaml", tmp_path) is None
+
+
 def test_the_policy_of_this_run_goes_before_the_recorded_one(tmp_path: Path) -> None:
-    recorded = policies.policy_file("fl-tuned.yaml", tmp_path)
-    assert recorded is not None
-    assert recorded.name == "tune_h200.yaml"
     (tmp_path / "fl-tuned.yaml").write_text("per_op: {}")
     assert policies.policy_file("fl-tuned.yaml", tmp_path) == tmp_path / "fl-tuned.yaml"
     assert policies.policy_file("other.yaml", tmp_path) is None
@@ -457,6 +485,7 @@ def test_a_step_of_vllm_runs_vllm_with_its_packages(tmp_path: Path) -> None:
         assert command[command.index("--framework") + 1] == framework
         assert command[command.index("--site") + 1] == str(folders.framework(framework))
         assert on_box.LIMITS[step] == 480.0
+        assert on_box.commands(step, folders, ["--more"], 60.0) == [[*command, "--more"]]
     assert folders.of_step("vllm-logits") == folders.of_step("tune-vllm") == folders.framework("vllm")
     assert folders.of_step("serve-eager") == folders.of_step("tp") == folders.site
 
