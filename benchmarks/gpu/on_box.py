@@ -44,6 +44,7 @@ SERVE = {
 LOGITS = ("logits", "vllm-logits")
 STEPPING = ("steps", "vllm-steps")
 KERNELS = ("kernels", "vllm-kernels")
+BRIDGES = ("bridge", "vllm-bridge")
 #: Step to seconds after which it is ended; what it has written by then stays.
 LIMITS = {
     **dict.fromkeys([*SERVE, *STEPPING, *KERNELS, "tp"], 480.0),
@@ -57,7 +58,7 @@ STEPS = (
     "micro",
     "aten",
     "aten-cost",
-    "bridge",
+    *BRIDGES,
     "tune",
     "tune-eager",
     "tune-vllm",
@@ -77,7 +78,7 @@ def environment(step: str, folders: Folders) -> dict[str, str]:
     libraries = [str(lib) for path in found.stdout.split() for lib in sorted(Path(path).glob("*/lib"))]
     return {
         **os.environ,
-        **(VLLM_VARIABLES if step == "tune-vllm" else {}),
+        **(VLLM_VARIABLES if step in ("tune-vllm", "vllm-bridge") else {}),
         "PYTHONPATH": os.pathsep.join(map(str, (folders.own, folders.of_step(step), ROOT / "tools"))),
         "LD_LIBRARY_PATH": os.pathsep.join([*libraries, os.environ.get("LD_LIBRARY_PATH", "")]),
         "PYTHONUNBUFFERED": "1",
@@ -110,8 +111,10 @@ def commands(step: str, folders: Folders, extra: list[str], seconds: float) -> l
     if step == "kit":
         # kit.json and kit.html: every check of flagos, cuda and reference with its figures.
         return [[python, "-m", "pytest", str(conformance), f"--fl-report={out / 'kit.json'}", *options, *extra]]
-    if step in ("micro", "bridge"):
-        return [[python, str(HERE / f"{step}.py"), "--out", str(out)]]
+    if step == "micro":
+        return [[python, str(HERE / "micro.py"), "--out", str(out)]]
+    if step in BRIDGES:
+        return [[python, str(HERE / "bridge.py"), "--out", str(out), "--framework", framework(step)]]
     common = ["--out", str(out), "--site", str(folders.of_step(step)), "--own", str(folders.own)]
     if step in SERVE:
         return [[python, str(HERE / "serve.py"), *common, "--groups", SERVE[step], "--seconds", f"{seconds:g}"]]
