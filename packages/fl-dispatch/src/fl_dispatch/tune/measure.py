@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import functools
+import itertools
 import statistics
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
@@ -24,6 +25,8 @@ from fl_dispatch.types import OpImpl
 #: Replayed inputs together are at least so large, or there are this many sets of them.
 _SPREAD_BYTES = 200e6
 _MAX_SETS = 32
+#: Of a framework, each with weights and a site of its own, as a model has them.
+_LAYERS = 8
 
 
 #: ``(op_name, sizes, dtype, device) -> FrameworkLayer``; raises where there is none.
@@ -35,7 +38,7 @@ class Figure:
     """One implementation on one workload. Times are medians of the rounds, in microseconds a call.
 
     Args:
-        host_us: what a call keeps the host busy, among others.
+        host_us: by what a call makes the host's work longer, among others.
         device_us: what it takes on the device in a graph; None where that cannot be measured.
         host_spread_us, device_spread_us: half of the range in which the middle half of the rounds lies.
         failed: why there are no times.
@@ -56,7 +59,11 @@ class Figure:
     def as_dict(self) -> dict[str, Any]:
         """For the policy file: rounded, without what is empty."""
         plain = {key: round(value, 2) if isinstance(value, float) else value for key, value in asdict(self).items()}
-        return {key: value for key, value in plain.items() if key == "floor_us" or value not in (None, 0.0)}
+        return {
+            key: value
+            for key, value in plain.items()
+            if not (value is None or (key.endswith("_spread_us") and value == 0.0))
+        }
 
 
 def measure(
@@ -87,15 +94,30 @@ def measure(
     workloads = [workload for workload in WORKLOADS if workload.op_name in operators]
     steps = [(workload, dtype, count) for workload in workloads for dtype in dtypes for count in tokens]
     figures: list[Figure] = []
+    built: dict[tuple[str, str], list[FrameworkLayer] | Exception] = {}
     with torch.inference_mode():
         for number, (workload, dtype, count) in enumerate(steps, 1):
             moved = workload.bytes_moved(shape, count, getattr(torch, dtype).itemsize)
             floor = moved / bandwidth * 1e6
-            found = list(_step(registry, workload, dtype, count, shape, device, moved, floor, rounds, layers))
+            if layers is not None and (workload.op_name, dtype) not in built:
+                built[workload.op_name, dtype] = _built(layers, workload.op_name, dtype, shape, device)
+            own = built.get((workload.op_name, dtype))
+            found = list(_step(registry, workload, dtype, count, shape, device, moved, floor, rounds, own))
             figures += found
             shown = ", ".join(f"{one.impl_id} {_shown(one)}" for one in found)
             progress(f"[{number}/{len(steps)}] {workload.name}, {dtype}, {count} tokens: {shown or 'nothing is able'}")
     return figures
+
+
+def _built(
+    layers: Layers, op_name: str, dtype: str, shape: ModelShape, device: str
+) -> list[FrameworkLayer] | Exception:
+    """A framework's layers for one operator, or why there are none."""
+    try:
+        with torch.inference_mode(False):  # their weights are ordinary ones
+            return [layers(op_name, asdict(shape), getattr(torch, dtype), device) for _ in range(_LAYERS)]
+    except Exception as error:  # noqa: BLE001  (of a framework: the error is the result)
+        return error
 
 
 def _step(
@@ -108,7 +130,7 @@ def _step(
     moved: int,
     floor: float,
     rounds: int,
-    layers: Layers | None,
+    layers: list[FrameworkLayer] | Exception | None,
 ) -> Iterator[Figure]:
     sets = max(1, min(_MAX_SETS, round(_SPREAD_BYTES / moved))) if timing.has_graphs(device) else 1
     blank = functools.partial(Figure, workload.name, workload.op_name, dtype, tokens, floor_us=floor)
@@ -118,35 +140,31 @@ def _step(
         for impl in registry.get(workload.op_name):
             yield blank(impl.impl_id, failed=f"no inputs: {_reason(error, impl.impl_id)}")
         return
-    layer: FrameworkLayer | None = None
-    if layers is not None:
-        try:
-            with torch.inference_mode(False):  # its weights are ordinary ones
-                layer = layers(workload.op_name, asdict(shape), getattr(torch, dtype), device)
-        except Exception as error:  # noqa: BLE001  (of a framework: the error is its result)
-            yield blank(IMPL_ID, failed=_reason(error, IMPL_ID))
-    running: dict[str, tuple[timing.Call, int, timing.Replayed | None]] = {}
+    if isinstance(layers, Exception):
+        yield blank(IMPL_ID, failed=_reason(layers, IMPL_ID))
+        layers = None
+    running: dict[str, tuple[list[timing.Call], int, timing.Replayed | None]] = {}
     makers = {
-        impl.impl_id: functools.partial(_bound_calls, registry, impl, samples, device, dtype, layer)
+        impl.impl_id: functools.partial(_bound_calls, registry, impl, samples, device, dtype, layers)
         for impl in sorted(registry.get(workload.op_name), key=lambda impl: impl.impl_id)
     }
-    if layer is not None:
-        makers[IMPL_ID] = functools.partial(_calls, layer.method, layer, samples)
+    if layers is not None:
+        makers[IMPL_ID] = functools.partial(_layer_calls, layers, samples, lambda layer: layer.method)
     for name, make in makers.items():
         try:
             calls = make()
             for call in (*calls, calls[0], calls[0]):
                 call()  # a kernel is compiled, tuned and loaded by its first calls
             replayed = timing.Replayed(calls) if timing.has_graphs(device) else None
-            running[name] = (calls[0], timing.calls_a_round(calls[0], device), replayed)
+            running[name] = (calls, timing.calls_a_round(calls[0], device), replayed)
         except Exception as error:  # noqa: BLE001  (a benchmark of whatever is installed: the error is its result)
             yield blank(name, failed=_reason(error, name))
     between = timing.Between(device)
     host: dict[str, list[float]] = {name: [] for name in running}
     on_device: dict[str, list[float]] = {name: [] for name in running}
     for _ in range(rounds):
-        for name, (call, count, replayed) in running.items():
-            host[name].append(timing.host_us_among_others(call, count, between))
+        for name, (calls, count, replayed) in running.items():
+            host[name].append(timing.added_host_us(calls, count, between))
             if replayed is not None:
                 on_device[name].append(replayed.device_us())
     for name in running:
@@ -166,7 +184,7 @@ def _bound_calls(
     samples: Sequence[Sample],
     device: str,
     dtype: str,
-    layer: FrameworkLayer | None,
+    layers: Sequence[FrameworkLayer] | None,
 ) -> list[timing.Call]:
     """As an adapter binds it: with the checks of single calls that it needs, and of a framework's layer with the translation of
     its arguments. Raises with the reason it is not able.
@@ -174,16 +192,22 @@ def _bound_calls(
     policy = SelectionPolicy(prefer=(f"impl:{impl.impl_id}",), strict=True)
     manager = OpManager(registry, policy, device_type=device)
     bind = functools.partial(manager.bind, impl.op_name, device_type=device, label="tune")
-    if layer is None:
+    if layers is None:
         site = bind(samples[0].obj, dtype=dtype)
         return [functools.partial(site.fn, sample.obj, *sample.args) for sample in samples]
-    bind(layer.layer, dtype=dtype)  # adapters do not name one; here what does not take it says so at once
-    return _calls(layer.forward(bind(layer.layer)), layer, samples)
+    bind(layers[0].layer, dtype=dtype)  # adapters do not name one; here what does not take it says so at once
+    return _layer_calls(layers, samples, lambda layer: layer.forward(bind(layer.layer)))
 
 
-def _calls(method: Callable[..., Any], layer: FrameworkLayer, samples: Sequence[Sample]) -> list[timing.Call]:
-    """A method of a framework's layer on each of the samples."""
-    return [functools.partial(method, layer.layer, *layer.arguments(*sample.args)) for sample in samples]
+def _layer_calls(
+    layers: Sequence[FrameworkLayer],
+    samples: Sequence[Sample],
+    method: Callable[[FrameworkLayer], Callable[..., Any]],
+) -> list[timing.Call]:
+    """A method of a framework's layers, which take the samples in turn; of more layers than samples some take the same."""
+    methods = [(layer, method(layer)) for layer in layers]
+    pairs = zip(itertools.cycle(methods), itertools.cycle(samples), range(max(len(layers), len(samples))), strict=False)
+    return [functools.partial(run, layer.layer, *layer.arguments(*sample.args)) for (layer, run), sample, _ in pairs]
 
 
 def _reason(error: Exception, impl_id: str) -> str:

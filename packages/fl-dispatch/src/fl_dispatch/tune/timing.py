@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import functools
+import itertools
 import time
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -25,7 +26,7 @@ def synchronize(device: str) -> None:
 
 
 class Between:
-    """What the rest of a decoder's layer does to the host's caches between two calls of an operator: tiny projections, attention,
+    """What a decoder's layer does between two calls of an operator, as far as the host is concerned: tiny projections, attention,
     views. A call that is repeated by itself finds its code in the fastest cache, which no model grants it.
     """
 
@@ -52,27 +53,33 @@ def calls_a_round(call: Call, device: str) -> int:
 
 
 def host_us(call: Call, calls: int, device: str) -> float:
-    """Microseconds a call keeps the host busy; on a CPU that is all of it."""
+    """Microseconds a call that is repeated keeps the host busy; on a CPU that is all of it."""
+    return _host_seconds([call], calls, device) / calls * 1e6
+
+
+def added_host_us(calls: Sequence[Call], count: int, between: Between) -> float:
+    """Microseconds by which a call makes the host longer that does something else before and after it: its own time, and what it
+    costs the others by leaving the caches or the device's queue otherwise than they were.
+
+    Args:
+        calls: take turns: a model has many layers.
+        count: of calls.
+        between: the something else.
+    """
+    alone = _host_seconds([between], count + 1, between.device)
+    together = _host_seconds([step for call in calls for step in (between, call)], 2 * count + 1, between.device)
+    return max(0.0, together - alone) / count * 1e6
+
+
+def _host_seconds(steps: Sequence[Call], count: int, device: str) -> float:
+    """Of so many steps in turn."""
     synchronize(device)
     started = time.perf_counter()
-    for _ in range(calls):
-        call()
+    for step in itertools.islice(itertools.cycle(steps), count):
+        step()
     elapsed = time.perf_counter() - started
     synchronize(device)
-    return elapsed / calls * 1e6
-
-
-def host_us_among_others(call: Call, calls: int, between: Between) -> float:
-    """The same with something else between any two calls, which does not count."""
-    elapsed = 0.0
-    synchronize(between.device)
-    for _ in range(calls):
-        between()
-        started = time.perf_counter()
-        call()
-        elapsed += time.perf_counter() - started
-    synchronize(between.device)
-    return elapsed / calls * 1e6
+    return elapsed
 
 
 class Replayed:
