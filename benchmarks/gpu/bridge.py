@@ -25,7 +25,7 @@ from micro import versions
 
 from fl_dispatch import FrameworkLayer, OpManager, SelectionPolicy
 from fl_dispatch.adapters import framework_layers
-from fl_dispatch.tune.timing import Between, added_host_us
+from fl_dispatch.tune.timing import Between, host_us_among_others
 
 ROUNDS = 41
 CALLS = 50
@@ -89,7 +89,7 @@ def measure(layers: Callable[..., FrameworkLayer], case: str, device: str, prefe
     rounds: list[dict[str, float]] = []
     for number in range(ROUNDS):
         order = list(calls.items())[:: 1 if number % 2 else -1]
-        rounds.append({name: added_host_us([call], CALLS, between) for name, call in order})
+        rounds.append({name: host_us_among_others([call], CALLS, between) for name, call in order})
     return {
         "case": case,
         "implementation": implementation,

@@ -10,7 +10,7 @@ import pytest
 from fl_dispatch.native import FrameworkLayer
 from fl_dispatch.tune.choose import orders
 from fl_dispatch.tune.measure import measure
-from fl_dispatch.tune.timing import Between, added_host_us
+from fl_dispatch.tune.timing import Between, host_us_among_others
 from fl_dispatch.tune.workloads import MEASURED, ModelShape
 from fl_dispatch.types import BackendImplKind, OpImpl
 
@@ -51,7 +51,7 @@ def test_the_faster_one_is_chosen_for_each_number_of_tokens(measured):
 
 def test_times_are_those_of_a_call(measured):
     (many,) = (figure for figure in measured(tokens=(1,)) if figure.impl_id == "vendor.many")
-    assert 1300 <= many.host_us < 15_000  # it takes 1.5 ms; the machine may be busy
+    assert 1500 <= many.host_us < 15_000  # it takes 1.5 ms; the machine may be busy
     assert many.device_us is None
 
 
@@ -120,25 +120,15 @@ def test_with_a_frameworks_layers_all_are_called_as_the_framework_calls_them(mea
     assert sites == set(figures) - {"native"} == {"reference", "vendor.few", "vendor.many"}
 
 
-def test_a_call_costs_what_it_makes_others_longer_by_as_well():
-    """A call that leaves work behind for whatever comes next, as a kernel's launch may for the next one's."""
-    between = Between("cpu")
-    left = []
-    original = between.__call__
-
-    def leaving():
-        left.append(1)
-
-    class After(Between):
+def test_what_lies_between_calls_does_not_count():
+    class Long(Between):
         def __call__(self):
-            original()
-            if left:
-                left.clear()
-                end = time.perf_counter() + 1e-3
-                while time.perf_counter() < end:
-                    pass
+            time.sleep(0.002)
 
-    assert 900 < added_host_us([leaving], 10, After("cpu")) < 5000
+    order = []
+    calls = [lambda: order.append("a"), lambda: order.append("b")]
+    assert host_us_among_others(calls, 5, Long("cpu")) < 1000
+    assert order == ["a", "b", "a", "b", "a"]
 
 
 def test_a_framework_without_such_a_layer_says_why(measured):

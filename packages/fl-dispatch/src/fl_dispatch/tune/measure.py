@@ -38,7 +38,7 @@ class Figure:
     """One implementation on one workload. Times are medians of the rounds, in microseconds a call.
 
     Args:
-        host_us: by what a call makes the host's work longer, among others.
+        host_us: what a call keeps the host busy, among others.
         device_us: what it takes on the device in a graph; None where that cannot be measured.
         host_spread_us, device_spread_us: half of the range in which the middle half of the rounds lies.
         failed: why there are no times.
@@ -164,7 +164,7 @@ def _step(
     on_device: dict[str, list[float]] = {name: [] for name in running}
     for _ in range(rounds):
         for name, (calls, count, replayed) in running.items():
-            host[name].append(timing.added_host_us(calls, count, between))
+            host[name].append(timing.host_us_among_others(calls, count, between))
             if replayed is not None:
                 on_device[name].append(replayed.device_us())
     for name in running:

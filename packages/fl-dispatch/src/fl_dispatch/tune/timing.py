@@ -54,32 +54,32 @@ def calls_a_round(call: Call, device: str) -> int:
 
 def host_us(call: Call, calls: int, device: str) -> float:
     """Microseconds a call that is repeated keeps the host busy; on a CPU that is all of it."""
-    return _host_seconds([call], calls, device) / calls * 1e6
+    synchronize(device)
+    started = time.perf_counter()
+    for _ in range(calls):
+        call()
+    elapsed = time.perf_counter() - started
+    synchronize(device)
+    return elapsed / calls * 1e6
 
 
-def added_host_us(calls: Sequence[Call], count: int, between: Between) -> float:
-    """Microseconds by which a call makes the host longer that does something else before and after it: its own time, and what it
-    costs the others by leaving the caches or the device's queue otherwise than they were.
+def host_us_among_others(calls: Sequence[Call], count: int, between: Between) -> float:
+    """The same with something else between any two calls, which does not count.
 
     Args:
         calls: take turns: a model has many layers.
         count: of calls.
         between: the something else.
     """
-    alone = _host_seconds([between], count + 1, between.device)
-    together = _host_seconds([step for call in calls for step in (between, call)], 2 * count + 1, between.device)
-    return max(0.0, together - alone) / count * 1e6
-
-
-def _host_seconds(steps: Sequence[Call], count: int, device: str) -> float:
-    """Of so many steps in turn."""
-    synchronize(device)
-    started = time.perf_counter()
-    for step in itertools.islice(itertools.cycle(steps), count):
-        step()
-    elapsed = time.perf_counter() - started
-    synchronize(device)
-    return elapsed
+    elapsed = 0.0
+    synchronize(between.device)
+    for call in itertools.islice(itertools.cycle(calls), count):
+        between()
+        started = time.perf_counter()
+        call()
+        elapsed += time.perf_counter() - started
+    synchronize(between.device)
+    return elapsed / count * 1e6
 
 
 class Replayed:
