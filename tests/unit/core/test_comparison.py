@@ -388,7 +388,39 @@ def test_error_is_measured_by_the_size_of_its_row(manager: Build, impl: Build) -
     assert row["worst_error_of_tolerance"] < 200
 
 
+def test_small_values_do_not_excuse_a_wrong_result(manager: Build, impl: Build) -> None:
+    """As of a model with random weights, whose queries are some hundred-thousandths."""
+    row = rotated(manager, impl, torch.full((2, 1, 8), 2e-5), lambda out: out.mul_(1.01))
+    assert row["wrong_calls"] == 1
+
+
 # -- what is right
+
+
+@pytest.mark.parametrize("size", [1.0, 1e-2, 2e-5, 1e-7])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16], ids=str)
+@pytest.mark.parametrize(
+    "op_name", ["silu_and_mul", "gelu_and_mul", "gelu_tanh_and_mul", "rms_norm", "rotary_embedding"]
+)
+def test_reference_is_right_whatever_the_size_of_its_inputs(
+    manager: Build, op_name: str, dtype: torch.dtype, size: float
+) -> None:
+    torch.manual_seed(3)
+    built = manager(policy=SelectionPolicy(prefer=("reference",)))
+    built.watch(numbers=True)
+    x = (torch.randn(64, 64) * size).to(dtype)
+    if op_name == "rms_norm":
+        layer = Norm()
+        layer.weight.data = torch.randn(64).to(dtype)
+        built.call_op(op_name, layer, x, (torch.randn(64, 64) * size).to(dtype))
+    elif op_name == "rotary_embedding":
+        angle = torch.outer(torch.arange(64.0), 10.0 ** -torch.arange(4.0))
+        query, key = x.view(64, 8, 8), x[:, :16].reshape(64, 2, 8)
+        built.call_op(op_name, None, query, key, angle.cos(), angle.sin(), torch.arange(64))
+    else:
+        built.call_op(op_name, None, x)
+    row = only_row(built)
+    assert (row["calls"], row["wrong_calls"], row["not_judged"]) == (1, 0, {}), row
 
 
 def right(manager: Build, op_name: str, x: torch.Tensor) -> dict[str, Any]:

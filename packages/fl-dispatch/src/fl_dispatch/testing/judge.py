@@ -60,9 +60,9 @@ def compare(
     NaN and infinities have to be where float64 has them. With ``want``, the results have to be those, within the same
     tolerance: a check that is about something else than the numbers does not blame them.
 
-    Absolute tolerances are for the kit's samples, whose values are at most 4. ``of_a_model`` scales them by the largest value of
-    the same row in inputs and result where that is larger, since what cancels is rounded relative to what it is made of; and an
-    infinity is right where the result's dtype cannot hold the number.
+    Absolute tolerances are for the kit's samples, whose values are at most 4. ``of_a_model`` scales them to the largest value of
+    the same row in inputs and result, since what cancels is rounded relative to what it is made of; and an infinity is right
+    where the result's dtype cannot hold the number.
 
     Raises:
         CheckFailed: another number or shape of results, or an element outside of the tolerance.
@@ -81,8 +81,8 @@ def compare(
         if not one.numel():
             continue
         wide = one.to(right.device).double()
-        scale = _scale(right, sample.args) if of_a_model else 1.0
-        allowed = tolerance.atol * scale + tolerance.rtol * right.abs()
+        absolute = _scaled(tolerance.atol, one, right, sample.args) if of_a_model else tolerance.atol
+        allowed = absolute + tolerance.rtol * right.abs()
         fraction = (wide - right).abs().div(allowed)
         same = (wide == right) | (wide.isnan() & right.isnan())
         if of_a_model and one.is_floating_point():
@@ -100,13 +100,14 @@ def compare(
             raise _wrong(which, sample, dtype, tolerance, wide, right, fraction, allowed)
 
 
-def _scale(right: torch.Tensor, args: Sequence[Any]) -> torch.Tensor | float:
-    """How much larger than the kit's samples each row is, at least 1."""
+def _scaled(atol: float, got: torch.Tensor, right: torch.Tensor, args: Sequence[Any]) -> torch.Tensor | float:
+    """An absolute tolerance for rows that are larger or smaller than the kit's samples, not below what the result's dtype holds."""
     if not right.dim():
-        return 1.0
+        return atol
     rows = [right, *(value for value in args if _is_float(value) and value.shape[:-1] == right.shape[:-1])]
     finite = (torch.where(one.isfinite(), one, 0.0).double().abs().amax(dim=-1, keepdim=True) for one in rows)
-    return torch.stack(list(finite)).amax(dim=0).div(LARGEST_SAMPLE).clamp(min=1.0)
+    smallest = torch.finfo(got.dtype).smallest_normal if got.is_floating_point() else atol
+    return torch.stack(list(finite)).amax(dim=0).mul(atol / LARGEST_SAMPLE).clamp(min=smallest)
 
 
 def _wrong(
