@@ -10,14 +10,13 @@ same process, in the sizes of an 8B model in bfloat16.
 from __future__ import annotations
 
 import argparse
-import datetime
-import json
 import statistics
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import torch
+from results import headed, write
 
 from fl_dispatch import load_config
 from fl_dispatch.aten import replace_aten
@@ -111,18 +110,17 @@ def main() -> None:
             raise SystemExit(f"FlagGems cannot be used: {found.reason}")
         for count in counts:
             times[str(count)]["FlagGems"] = measure(count)
-    result = {
-        "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
-        "command": f"python3 benchmarks/gpu/aten.py --out DIR --tokens {arguments.tokens}",
-        "device": torch.cuda.get_device_name(),
-        "flag_gems": found.version,
-        "replaced": len(found.replaced),
-        "refused": dict(found.refused),
-        "served": found.record.served() if found.record else [],
-        "times": times,
-    }
-    (arguments.out / "aten.json").write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
-    (arguments.out / "aten.md").write_text(table(result), encoding="utf-8")
+    result = headed(
+        "aten.py",
+        f"--out DIR --tokens {arguments.tokens}",
+        device=torch.cuda.get_device_name(),
+        flag_gems=found.version,
+        replaced=len(found.replaced),
+        refused=dict(found.refused),
+        served=found.record.served() if found.record else [],
+        times=times,
+    )
+    write(arguments.out, "aten", result, table(result))
     print(table(result))
 
 

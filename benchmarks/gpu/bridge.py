@@ -11,9 +11,7 @@ is the median of the differences within a round, as the speed of a host changes 
 from __future__ import annotations
 
 import argparse
-import datetime
 import functools
-import json
 import statistics
 from collections.abc import Callable
 from pathlib import Path
@@ -21,10 +19,11 @@ from typing import Any
 
 import torch
 from groups import group_of
-from micro import versions
+from results import headed, versions, write
 
 from fl_dispatch import FrameworkLayer, OpManager, SelectionPolicy
 from fl_dispatch.adapters import framework_layers
+from fl_dispatch.facts import device_name
 from fl_dispatch.tune.timing import Between, host_us_among_others
 
 ROUNDS = 41
@@ -140,19 +139,17 @@ def main() -> None:
     layers = framework_layers(group.prefix)
     if layers is None:
         raise SystemExit(f"the adapter of {group.title} is not installed")
-    result: dict[str, Any] = {
-        "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
-        "command": f"python3 benchmarks/gpu/bridge.py --out DIR --framework {arguments.framework} --device {arguments.device} "
-        f"--prefer {arguments.prefer}",
-        "framework": group.title,
-        "versions": versions(arguments.device),
-        "rows": [],
-    }
+    result = headed(
+        "bridge.py",
+        f"--out DIR --framework {arguments.framework} --device {arguments.device} --prefer {arguments.prefer}",
+        framework=group.title,
+        versions={"device": device_name(arguments.device), **versions()},
+        rows=[],
+    )
     with torch.inference_mode():
         for case in CASES:
             result["rows"].append(measure(layers, case, arguments.device, arguments.prefer))
-            (arguments.out / f"{name}.json").write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
-            (arguments.out / f"{name}.md").write_text(table(result), encoding="utf-8")
+            write(arguments.out, name, result, table(result))
     print(table(result))
 
 

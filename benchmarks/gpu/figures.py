@@ -116,9 +116,14 @@ def below(rates: Rates) -> list[str]:
     return found
 
 
+def short_name(engine: str) -> str:
+    """An engine's name without that of its group."""
+    return engine.partition(",")[0]
+
+
 def base_of(rates: Rates) -> str:
     """What the first engine is, with which the others are compared: where the framework itself died it is another."""
-    return next((name.partition(",")[0] for by_engine in rates.values() for name in by_engine), "nothing")
+    return next((short_name(name) for by_engine in rates.values() for name in by_engine), "nothing")
 
 
 def table(result: Mapping[str, Any]) -> str:

@@ -11,7 +11,6 @@ greedily, in one batch. The float32 run then scores the same sequences, those wi
 from __future__ import annotations
 
 import argparse
-import datetime
 import json
 import os
 import subprocess
@@ -25,7 +24,7 @@ from typing import Any
 from bounds import errors, not_as_wanted, outside, ran, table, widest
 from engines import HERE, Engine, EngineError, all_ready, exit_on_terminate, framework_variables, stop_all
 from policies import policy_file, printed_table
-from serve import device, versions
+from results import device, headed, versions, write
 
 PROMPTS = HERE.parents[1] / "examples" / "smollm2_greedy_fp32.json"
 NEW = 32
@@ -195,18 +194,15 @@ def main() -> int:
         print("no engine gave anything", flush=True)
         return 1
     judge(rows, arguments)
-    result: dict[str, Any] = {
-        "framework": "SGLang" if arguments.framework == "sglang" else "vLLM",
-        "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
-        "command": f"python3 benchmarks/gpu/logits.py --framework {arguments.framework}",
-        "versions": {"on": device(), **versions(arguments)},
-        "engines": rows,
-        "failed": failed,
-    }
-    (arguments.out / f"logits-{arguments.framework}.json").write_text(
-        json.dumps(result, indent=1) + "\n", encoding="utf-8"
+    result = headed(
+        "logits.py",
+        f"--framework {arguments.framework}",
+        framework="SGLang" if arguments.framework == "sglang" else "vLLM",
+        versions={"on": device(), **versions(arguments.own, arguments.site)},
+        engines=rows,
+        failed=failed,
     )
-    (arguments.out / f"logits-{arguments.framework}.md").write_text(table(result), encoding="utf-8")
+    write(arguments.out, f"logits-{arguments.framework}", result, table(result))
     print(table(result), flush=True)
     return 1 if failed or any(row["problems"] for row in rows) else 0
 

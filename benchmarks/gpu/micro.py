@@ -13,23 +13,18 @@ sets fit into the cache, device time can be below it.
 from __future__ import annotations
 
 import argparse
-import datetime
 import functools
-import json
 import statistics
-import sys
 from collections.abc import Callable
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
 import torch
+from cases import CASES, Case, ways
+from results import headed, versions, write
 
 from fl_dispatch.facts import device_name
 from fl_dispatch.tune.timing import Replayed, bandwidth, host_us
-
-sys.path.insert(0, str(Path(__file__).parent))
-from cases import CASES, Case, ways
 
 ROUNDS = 7
 HOST_CALLS = 100
@@ -72,27 +67,6 @@ def measure(case: Case, tokens: int, bytes_a_second: float) -> dict[str, Any]:
     }
 
 
-def versions(device: str = "cuda") -> dict[str, str]:
-    """What took part."""
-    found = {"python": sys.version.split()[0], "torch": torch.__version__, "device": device_name(device)}
-    for name in (
-        "triton",
-        "flag-gems",
-        "sglang-kernel",
-        "sgl-kernel",
-        "flashinfer-python",
-        "sglang",
-        "fl-dispatch",
-        "fl-vendor-cuda",
-        "sglang-fl",
-    ):
-        try:
-            found[name] = version(name)
-        except PackageNotFoundError:
-            continue
-    return found
-
-
 def table(result: dict[str, Any]) -> str:
     """The results as Markdown: device time, with host time in brackets."""
     lines = [
@@ -129,19 +103,18 @@ def main() -> None:
     arguments = parser.parse_args()
     arguments.out.mkdir(parents=True, exist_ok=True)
     with torch.inference_mode():
-        result: dict[str, Any] = {
-            "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
-            "command": f"python3 benchmarks/gpu/micro.py --out DIR --tokens {arguments.tokens}",
-            "versions": versions(),
-            "bandwidth": bandwidth("cuda"),
-            "rows": [],
-        }
+        result = headed(
+            "micro.py",
+            f"--out DIR --tokens {arguments.tokens}",
+            versions={"device": device_name("cuda"), **versions()},
+            bandwidth=bandwidth("cuda"),
+            rows=[],
+        )
         for case in CASES:
             for tokens in map(int, arguments.tokens.split(",")):
                 result["rows"].append(measure(case, tokens, result["bandwidth"]))
             # After every case: an error that the device does not survive takes no earlier figure with it.
-            (arguments.out / "micro.json").write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
-            (arguments.out / "micro.md").write_text(table(result), encoding="utf-8")
+            write(arguments.out, "micro", result, table(result))
     print(table(result))
 
 

@@ -12,13 +12,9 @@ not say.
 from __future__ import annotations
 
 import argparse
-import datetime
 import functools
-import json
-import os
 import re
 import shlex
-import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -28,83 +24,39 @@ from engines import exit_on_terminate, stop_all
 from figures import Rates, table
 from groups import GROUPS, note_layers, place, start_group
 from placement import cpu_times, stolen_share
+from results import device, headed, versions, write
 from turns import measure
-
-DISTRIBUTIONS = (
-    "torch",
-    "triton",
-    "flag-gems",
-    "sglang-kernel",
-    "flashinfer-python",
-    "sglang",
-    "vllm",
-    "fl-dispatch",
-    "fl-vendor-cuda",
-    "sglang-fl",
-    "vllm-fl-adapter",
-)
-_VERSIONS = """
-import json, sys
-from importlib.metadata import PackageNotFoundError, version
-found = {"python": sys.version.split()[0]}
-for name in sys.argv[1:]:
-    try:
-        found[name] = version(name)
-    except PackageNotFoundError:
-        pass
-print(json.dumps(found))
-"""
-
-
-def versions(arguments: Any) -> dict[str, str]:
-    """Of what the engines run."""
-    path = f"{arguments.own}:{arguments.site}"
-    run = [sys.executable, "-c", _VERSIONS, *DISTRIBUTIONS]
-    done = subprocess.run(run, env={**os.environ, "PYTHONPATH": path}, capture_output=True, text=True, check=True)
-    found: dict[str, str] = json.loads(done.stdout.splitlines()[-1])
-    return found
-
-
-def device() -> str:
-    """The GPU's name, as the driver has it."""
-    command = ["nvidia-smi", "--query-gpu=name", "--format=csv,noheader"]
-    try:
-        done = subprocess.run(command, capture_output=True, text=True, check=True)
-    except (OSError, subprocess.CalledProcessError):
-        return "no NVIDIA GPU"
-    return done.stdout.partition("\n")[0].strip()
 
 
 def run_group(name: str, arguments: Any) -> bool:
     """Start, measure, check and write one group; True if nothing is missing or wrong."""
     group = GROUPS[name]
     slug = re.sub(r"\W+", "-", name).lower()
-    version = versions(arguments)
+    version = versions(arguments.own, arguments.site)
     turns = [f"of {name} the best of {job.turns} turns a round" for name, job in group.jobs.items() if job.turns > 1]
     framework = f"{group.title} {version.get(group.framework)}"
-    result: dict[str, Any] = {
-        "title": f"{framework} end to end, {name}",
-        "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
-        "command": f"python3 benchmarks/gpu/{Path(__file__).name} {shlex.join(arguments.shown)}",
-        "setting": f"{framework}, {arguments.model_name}, bfloat16, {device()}; engines alive on it at once, measured in turns"
+    result = headed(
+        "serve.py",
+        shlex.join(arguments.shown),
+        title=f"{framework} end to end, {name}",
+        setting=f"{framework}, {arguments.model_name}, bfloat16, {device()}; engines alive on it at once, measured in turns"
         f"{''.join(f'; {text}' for text in turns)}.",
-        "versions": version,
-        "groups": {},
-        "turns": {},
-        "choices": {},
-        "failed": {},
-        "problems": [],
-    }
+        versions=version,
+        groups={},
+        turns={},
+        choices={},
+        failed={},
+        problems=[],
+    )
 
-    def write(rates: Rates | None = None) -> None:
+    def note(rates: Rates | None = None) -> None:
         result["groups"] = {} if rates is None else {name: rates}
-        (arguments.out / f"serve-{slug}.json").write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
-        (arguments.out / f"serve-{slug}.md").write_text(table(result), encoding="utf-8")
+        write(arguments.out, f"serve-{slug}", result, table(result))
 
     engines, files = start_group(group, name, arguments, result["failed"])
     try:
         note_layers(result, group, engines, files)
-        write()
+        note()
         if engines:
             before = cpu_times()
             rates = measure(
@@ -112,13 +64,13 @@ def run_group(name: str, arguments: Any) -> bool:
                 arguments.rounds,
                 group.jobs,
                 arguments.seconds,
-                write,
+                note,
                 result["failed"],
                 every_turn=result["turns"],
                 warmed_up=functools.partial(place, result),
             )
             result["stolen"] = round(stolen_share(before, cpu_times()), 4)
-            write(rates)
+            note(rates)
     finally:
         stop_all(engines)
     print(table(result), flush=True)

@@ -14,7 +14,6 @@ from __future__ import annotations
 import argparse
 import copy
 import dataclasses
-import datetime
 import functools
 import json
 import shlex
@@ -26,10 +25,10 @@ from pathlib import Path
 from typing import Any
 
 from engines import SETTLE_SECONDS, Engine, EngineError, exit_on_terminate, stop_all
-from figures import Job, Rates
+from figures import Job, Rates, short_name
 from groups import group_of, note_layers, place, start_group
 from kernel_table import page
-from serve import device, versions
+from results import device, headed, versions, write
 from steps import PROMPT
 from traces import CATEGORIES, Trace, TraceError, read, step
 from turns import measure
@@ -56,7 +55,7 @@ def clock(rates: Rates, jobs: Mapping[str, Job], steps: int) -> dict[str, dict[s
     names = list(jobs)
     return {
         str(jobs[one].requests): {
-            short(engine): [
+            short_name(engine): [
                 (after - before) / steps * 1e6
                 for before, after in zip(times(one, engine), times(more, engine), strict=True)
             ]
@@ -133,33 +132,33 @@ def run(arguments: Any) -> bool:
     group = group_of(arguments.framework, arguments.eager, arguments.engines.split(","))
     counts = list(map(int, arguments.requests.split(",")))
     name = ("" if arguments.framework == "sglang" else "vllm-") + "kernels" + ("-eager" if arguments.eager else "")
-    jobs, version, mode = (
-        decoding(counts, arguments.steps),
-        versions(arguments),
-        "eager" if arguments.eager else "graphs",
-    )
+    jobs = decoding(counts, arguments.steps)
+    version = versions(arguments.own, arguments.site)
+    mode = "eager" if arguments.eager else "graphs"
     options = ["--framework", arguments.framework, *(["--eager"] if arguments.eager else [])]
     options += [word for key in SHOWN for word in (f"--{key}", str(vars(arguments)[key]))]
-    result: dict[str, Any] = {
-        "title": f"{group.title} {version.get(group.framework)}, the kernels of a step of decoding, {mode}",
-        "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
-        "command": f"python3 benchmarks/gpu/step_kernels.py {shlex.join(options)}",
-        "setting": f"The model of engine.py on {device()}, prompts of {PROMPT} tokens; engines alive at once, measured in turns.",
-        "versions": version,
-        "tokens": [FEW, FEW + arguments.steps],
-        "repeats": arguments.repeats,
-        "categories": CATEGORIES[arguments.activity],
-        "clock_us": {},
-        "requests": {},
-        "choices": {},
-        "failed": {},
-        "problems": [],
-    }
+    result = headed(
+        "step_kernels.py",
+        shlex.join(options),
+        title=f"{group.title} {version.get(group.framework)}, the kernels of a step of decoding, {mode}",
+        setting=f"The model of engine.py on {device()}, prompts of {PROMPT} tokens; engines alive at once, measured in turns.",
+        versions=version,
+        tokens=[FEW, FEW + arguments.steps],
+        repeats=arguments.repeats,
+        categories=CATEGORIES[arguments.activity],
+        clock_us={},
+        requests={},
+        choices={},
+        failed={},
+        problems=[],
+    )
 
-    def write(traces: Traces) -> None:
+    def note(traces: Traces) -> None:
         found = {
             count: {
-                short(engine): step(pairs[count], arguments.steps) for engine, pairs in traces.items() if pairs[count]
+                short_name(engine): step(pairs[count], arguments.steps)
+                for engine, pairs in traces.items()
+                if pairs[count]
             }
             for count in counts
         }
@@ -167,8 +166,7 @@ def run(arguments: Any) -> bool:
             str(count): {engine: dataclasses.asdict(one) for engine, one in by_engine.items()}
             for count, by_engine in found.items()
         }
-        (arguments.out / f"{name}.json").write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
-        (arguments.out / f"{name}.md").write_text(page(result, found), encoding="utf-8")
+        write(arguments.out, name, result, page(result, found))
 
     folder = Path(tempfile.mkdtemp(prefix="traces-"))
     traced = copy.copy(arguments)
@@ -187,16 +185,11 @@ def run(arguments: Any) -> bool:
             warmed_up=functools.partial(place, result),
         )
         result["clock_us"] = clock(rates, jobs, arguments.steps)
-        trace_all(engines, counts, arguments, folder, result["failed"], write)
+        trace_all(engines, counts, arguments, folder, result["failed"], note)
     finally:
         stop_all(started)
     print((arguments.out / f"{name}.md").read_text(encoding="utf-8"), flush=True)
     return not result["failed"] and not result["problems"]
-
-
-def short(engine: str) -> str:
-    """An engine's name without that of its group."""
-    return engine.partition(",")[0]
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import argparse
 import copy
-import datetime
 import json
 import math
 import os
@@ -25,8 +24,9 @@ from typing import Any
 
 from alternating import CYCLE, TIMED, VARIABLE
 from engines import SETTLE_SECONDS, Engine, EngineError, exit_on_terminate, stop_all
+from figures import short_name
 from groups import group_of, place, start_group
-from serve import device, versions
+from results import device, headed, versions, write
 
 PROMPT = 16
 
@@ -201,22 +201,22 @@ def main(argv: Sequence[str] | None = None) -> int:
     with_plugin.own = os.pathsep.join([str(plugin_folder(scratch / "plugin")), str(arguments.own)])
     name = "steps" if arguments.framework == "sglang" else "vllm-steps"
     group = group_of(arguments.framework, True, arguments.engines.split(","))
-    found = versions(arguments)
-    result: dict[str, Any] = {
-        "title": f"{group.title} {found.get(group.framework)}, steps of decoding in eager mode",
-        "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
-        "command": f"python3 benchmarks/gpu/steps.py --framework {arguments.framework} --engines {arguments.engines} "
-        f"--requests {arguments.requests} --new {arguments.new} --seconds {arguments.seconds:g}"
-        f"{' --by-operator' * arguments.by_operator}",
-        "setting": f"The model of engine.py on {device()}.",
-        "versions": found,
-        "engines": {},
-        "failed": {},
-    }
+    found = versions(arguments.own, arguments.site)
+    result = headed(
+        "steps.py",
+        f"--framework {arguments.framework} --engines {arguments.engines} --requests {arguments.requests} --new {arguments.new} "
+        f"--seconds {arguments.seconds:g}{' --by-operator' * arguments.by_operator}",
+        title=f"{group.title} {found.get(group.framework)}, steps of decoding in eager mode",
+        setting=f"The model of engine.py on {device()}.",
+        versions=found,
+        engines={},
+        failed={},
+    )
     files = {short: scratch / f"{short}.jsonl" for short in group.engines}
     timed = {TIMED: "1"} if arguments.by_operator else {}
     further = {short: {VARIABLE: str(file), **timed} for short, file in files.items()}
-    up, _ = start_group(group, name, with_plugin, result["failed"], further)
+    up, policies = start_group(group, name, with_plugin, result["failed"], further)
+    result["policies"] = {short_name(engine): file.name for engine, file in policies.items()}
     started = list(up)
     try:
         for engine in up:
@@ -229,12 +229,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         for engine in up:
             if not attempt(engine, counts, arguments.seconds, arguments, result["failed"]):
                 continue
-            short = engine.name.partition(",")[0]
+            short = short_name(engine.name)
             text = files[short].read_text(encoding="utf-8") if files[short].exists() else ""
             lines = [json.loads(line) for line in text.splitlines()]
             result["engines"][short] = [summary(lines, requests) for requests in counts]
-            (arguments.out / f"{name}.json").write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
-            (arguments.out / f"{name}.md").write_text(table(result), encoding="utf-8")
+            write(arguments.out, name, result, table(result))
     finally:
         stop_all(started)
     print(table(result), flush=True)

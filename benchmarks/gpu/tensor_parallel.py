@@ -11,8 +11,6 @@ operator without a call.
 from __future__ import annotations
 
 import argparse
-import datetime
-import json
 import statistics
 import sys
 import time
@@ -22,7 +20,7 @@ from typing import Any
 from engines import SETTLE_SECONDS, Engine, all_ready, exit_on_terminate, framework_variables, stop_all
 from figures import Rates, table
 from policies import policy_file
-from serve import device, versions
+from results import device, headed, versions, write
 from turns import measure
 
 from fl_dispatch import wait_for_report
@@ -105,26 +103,25 @@ def main() -> int:
         TUNED: {"SGLANG_FL_CONFIG": str(policy and policy.resolve())},
         DISPATCHED: {"SGLANG_FL_PREFER": "vendor", "SGLANG_FL_REPORT": str(report)},
     }
-    found = versions(arguments)
-    result: dict[str, Any] = {
-        "title": "SGLang end to end, tensor parallel",
-        "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
-        "command": f"python3 benchmarks/gpu/tensor_parallel.py --rounds {arguments.rounds} --ranks {arguments.ranks}",
-        "setting": f"SGLang {found.get('sglang')}, Llama of 8B shape with random weights in bfloat16, triton attention, CUDA "
+    found = versions(arguments.own, arguments.site)
+    result = headed(
+        "tensor_parallel.py",
+        f"--rounds {arguments.rounds} --ranks {arguments.ranks}",
+        title="SGLang end to end, tensor parallel",
+        setting=f"SGLang {found.get('sglang')}, Llama of 8B shape with random weights in bfloat16, triton attention, CUDA "
         f"graphs, tensor parallel over {arguments.ranks} x {device()} through NCCL; the dispatched engine also counts and writes "
         "reports.",
-        "versions": found,
-        "groups": {},
-        "choices": {},
-        "failed": {},
-        "spread": {},
-        "ranks": {},
-    }
+        versions=found,
+        groups={},
+        choices={},
+        failed={},
+        spread={},
+        ranks={},
+    )
 
-    def write(rates: Rates) -> None:
+    def note(rates: Rates) -> None:
         result["groups"], result["spread"] = {"tensor parallel": rates}, spread(rates)
-        (arguments.out / "tp.json").write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
-        (arguments.out / "tp.md").write_text(page(result), encoding="utf-8")
+        write(arguments.out, "tp", result, page(result))
 
     exit_on_terminate()
     engines: list[Engine] = []
@@ -134,10 +131,10 @@ def main() -> int:
             options = ("--tp", str(arguments.ranks))
             engines.append(RankedEngine(name, own is not None, False, variables, arguments, *options, wait=False))
         up = all_ready(engines, result["failed"])
-        rates = measure(up, arguments.rounds, seconds=arguments.seconds, after_round=write, failed=result["failed"])
+        rates = measure(up, arguments.rounds, seconds=arguments.seconds, after_round=note, failed=result["failed"])
         if DISPATCHED not in result["failed"]:
             result["ranks"] = ranks(report, arguments.ranks)
-        write(rates)
+        note(rates)
     finally:
         stop_all(engines)
     print(page(result))
