@@ -13,26 +13,20 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import bounds
+import carried_model
+import cases
+import engines
+import figures
+import job_loop
+import on_box
+import policies
 import pytest
+import tensor_parallel
+import turns
 import yaml
 
 from fl_dispatch import BackendImplKind, OpImpl, OpRegistry
-
-GPU = Path(__file__).parents[2] / "benchmarks" / "gpu"
-sys.path.append(str(GPU))  # at the end: its names must hide no module of other tests
-try:
-    import bounds
-    import carried_model
-    import cases
-    import engines
-    import figures
-    import job_loop
-    import on_box
-    import policies
-    import tensor_parallel
-    import turns
-finally:
-    sys.path.remove(str(GPU))
 
 ANSWERS = """
 import json, sys, time

@@ -3,17 +3,10 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Mapping
-from pathlib import Path
 
-GPU = Path(__file__).parents[2] / "benchmarks" / "gpu"
-sys.path.append(str(GPU))  # at the end: its names must hide no module of other tests
-try:
-    import kernel_table
-    import traces
-finally:
-    sys.path.remove(str(GPU))
+import kernel_table
+import traces
 
 GEMM, NORM, ROPE = "gemm", "norm<bf16>", "rope"
 

@@ -13,20 +13,14 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import engines
+import groups
+import job_loop
+import kernel_table
 import pytest
-
-GPU = Path(__file__).parents[2] / "benchmarks" / "gpu"
-sys.path.append(str(GPU))  # at the end: its names must hide no module of other tests
-try:
-    import engines
-    import groups
-    import job_loop
-    import kernel_table
-    import step_kernels
-    import traces
-    from figures import Job
-finally:
-    sys.path.remove(str(GPU))
+import step_kernels
+import traces
+from figures import Job
 
 GEMM, NORM, PREFILL = "gemm", "norm<bf16>", "prefill_attention"
 

@@ -12,14 +12,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import placement
 import pytest
-
-GPU = Path(__file__).parents[2] / "benchmarks" / "gpu"
-sys.path.append(str(GPU))  # at the end: its names must hide no module of other tests
-try:
-    import placement
-finally:
-    sys.path.remove(str(GPU))
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="threads are placed on Linux only")
 

@@ -8,20 +8,13 @@ import json
 import math
 import random
 import statistics
-import sys
 from pathlib import Path
 from types import MethodType, SimpleNamespace
 from typing import Any
 
+import alternating
 import pytest
-
-GPU = Path(__file__).parents[2] / "benchmarks" / "gpu"
-sys.path.append(str(GPU))  # at the end: its names must hide no module of other tests
-try:
-    import alternating
-    import steps
-finally:
-    sys.path.remove(str(GPU))
+import steps
 
 
 class Engine:
