@@ -153,7 +153,13 @@ def table(result: Mapping[str, Any]) -> str:
         ]
     for name, why in result.get("failed", {}).items():
         lines += [f"{name} is missing, {why.removeprefix(f'{name}: ')}", ""]
-    lines += [f"Not as the policy says: {problem}" for problem in result.get("problems", ())]
+    return "\n".join([*lines, *layers(result)])
+
+
+def layers(result: Mapping[str, Any]) -> list[str]:
+    """What the engines' layers ran, by which policy file, and where that is not what it says, in lines of Markdown."""
+    lines = [f"Not as the policy says: {problem}" for problem in result.get("problems", ())]
     for name, choices in result["choices"].items():
-        lines += [f"Layers of {name}:", "", "```", *choices, "```", ""]
-    return "\n".join(lines)
+        policy = result.get("policies", {}).get(name)
+        lines += [f"Layers of {name}{f' by {policy}' if policy else ''}:", "", "```", *choices, "```", ""]
+    return lines

@@ -24,8 +24,8 @@ from typing import Any
 
 from alternating import CYCLE, TIMED, VARIABLE
 from engines import SETTLE_SECONDS, Engine, EngineError, exit_on_terminate, stop_all
-from figures import short_name
-from groups import group_of, place, start_group
+from figures import layers, short_name
+from groups import group_of, note_layers, place, start_group
 from results import device, headed, versions, write
 
 PROMPT = 16
@@ -147,7 +147,8 @@ def table(result: Mapping[str, Any]) -> str:
             "|---|---:|---|---:|---:|---:|---:|",
             *operators,
         ]
-    return "\n".join([*lines, "", *(f"{name} is missing, {why}" for name, why in result["failed"].items()), ""])
+    lines += ["", *(f"{name} is missing, {why}" for name, why in result["failed"].items())]
+    return "\n".join([*lines, *layers(result), ""])
 
 
 def serve(engine: Engine, requests: int, new: int, seconds: float) -> None:
@@ -210,13 +211,15 @@ def main(argv: Sequence[str] | None = None) -> int:
         setting=f"The model of engine.py on {device()}.",
         versions=found,
         engines={},
+        choices={},
         failed={},
+        problems=[],
     )
     files = {short: scratch / f"{short}.jsonl" for short in group.engines}
     timed = {TIMED: "1"} if arguments.by_operator else {}
     further = {short: {VARIABLE: str(file), **timed} for short, file in files.items()}
     up, policies = start_group(group, name, with_plugin, result["failed"], further)
-    result["policies"] = {short_name(engine): file.name for engine, file in policies.items()}
+    note_layers(result, group, up, policies)
     started = list(up)
     try:
         for engine in up:
@@ -239,7 +242,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     print(table(result), flush=True)
     empty = [short for short, rows in result["engines"].items() if not all(row["cycles"] for row in rows)]
     print("no whole cycle: " + ", ".join(empty) if empty else "every engine has whole cycles")
-    return 1 if empty or result["failed"] or len(result["engines"]) < len(files) else 0
+    return 1 if empty or result["failed"] or result["problems"] or len(result["engines"]) < len(files) else 0
 
 
 if __name__ == "__main__":

@@ -252,7 +252,7 @@ def test_an_operator_without_calls_in_a_way_is_no_row() -> None:
 def test_the_table_says_what_was_compared_and_what_is_missing() -> None:
     found = lines(bound=1.1)
     row = steps.summary(found, 4)
-    result = {"title": "t", "date": "d", "command": "c", "setting": "s", "versions": {"torch": "2"}}
+    result = {"title": "t", "date": "d", "command": "c", "setting": "s", "versions": {"torch": "2"}, "choices": {}}
     text = steps.table({**result, "engines": {"vendor": [row]}, "failed": {"flagos": "died"}})
     median = statistics.median(ways["native"]["us"] / ways["bound"]["us"] for ways in steps.cycles(found, 4))
     assert f"| vendor | 4 | 2 | {row['native_us']:,.0f} | {median:.3f} (" in text
@@ -265,3 +265,6 @@ def test_the_table_says_what_was_compared_and_what_is_missing() -> None:
     text = steps.table({**result, "engines": {"vendor": [row]}, "failed": {"flagos": "died"}})
     assert "| vendor | 4 | rms_norm | 65 | 20.00 | 23.46 | +3.40 (-1.00 to +4.00) |" in text
     assert text.endswith("|\n\nflagos is missing, died\n")
+    ran = {"choices": {"vendor": ["rms_norm: x"]}, "policies": {"vendor": "p.yaml"}, "problems": ["y"]}
+    text = steps.table({**result, **ran, "engines": {}, "failed": {}})
+    assert "Not as the policy says: y\nLayers of vendor by p.yaml:\n\n```\nrms_norm: x\n```" in text

@@ -218,6 +218,14 @@ def test_the_report_has_a_row_for_each_part(two, layer):
     }
 
 
+def test_the_reports_rows_go_from_few_tokens_to_many(manager, impl, layer):
+    orders = {1024: "vendor.small", 16: "vendor.large", 64: "vendor.large", "more": "vendor.small"}
+    built = manager(impl("small"), impl("large"), policy=policy({k: f"impl:{v}" for k, v in orders.items()}))
+    built.bind(OP, layer, label="SiluAndMul")
+    labels = [row["layer_class"] for row in Report(built, "test 1", load_config("X_", {}, vendors=())).rows()]
+    assert labels == [f"SiluAndMul, {which} tokens" for which in ("up to 16", "up to 64", "up to 1024", "more")]
+
+
 def test_counts_survive_a_change_of_the_policy(two, layer):
     built = two()
     built.watch(calls=True)

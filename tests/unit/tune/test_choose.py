@@ -18,7 +18,7 @@ def figure(impl_id, tokens, host=None, device=None, workload="norm", spread=0.0,
 def test_in_graphs_device_time_counts_and_in_eager_mode_the_slower_of_the_two():
     one = figure("vendor", 1, host=10.0, device=3.0)
     assert cost(one, "graph") == (3.0, 0.0)
-    assert cost(one, "eager") == (10.0, 0.75)
+    assert cost(one, "eager") == (10.0, 0.0)
     assert cost(figure("vendor", 1, host=10.0, device=30.0), "eager") == (30.0, 0.0)
 
 
@@ -50,8 +50,9 @@ def test_however_much_times_vary_a_larger_difference_than_this_is_no_tie():
 
 
 def first_in_eager_mode(impl_id, host, device=1):
-    """Against a vendor of 100 microseconds; the policy prefers the other."""
-    figures = [figure("vendor", 1, host=100, device=1), figure(impl_id, 1, host=host, device=device)]
+    """Against a vendor of 100 microseconds; the policy prefers the other. Without a device time neither has one."""
+    vendor = figure("vendor", 1, host=100, device=None if device is None else 1)
+    figures = [vendor, figure(impl_id, 1, host=host, device=device)]
     return orders(figures, "rms_norm", "bfloat16", "eager", [impl_id, "vendor"])[0]
 
 
@@ -65,6 +66,16 @@ def test_the_frameworks_own_method_gives_way_only_to_what_is_much_faster_on_the_
     assert first_in_eager_mode("native", host=172) == "native"
     assert first_in_eager_mode("native", host=176) == "vendor"
     assert first_in_eager_mode("native", host=10, device=114) == "vendor"
+
+
+def test_what_the_host_computes_itself_is_compared_as_measured():
+    """On a CPU there is nothing but the host's time."""
+    assert first_in_eager_mode("native", host=104, device=None) == "vendor"
+    assert first_in_eager_mode("native", host=102, device=None) == "native"
+
+
+def test_the_picture_and_the_table_show_what_was_measured():
+    assert cost(figure("native", 1, host=30.0, device=1.0), "eager") == (30.0, 0.0)
 
 
 def test_buckets_end_where_the_first_choice_changes():

@@ -6,6 +6,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterable
@@ -105,7 +106,7 @@ class Report:
                     row["passed_over"] = [
                         {"implementation": c.impl.impl_id, "reason": c.reason} for c in selection.passed_over
                     ]
-        return [rows[key] for key in sorted(rows)]
+        return [rows[key] for key in sorted(rows, key=_in_order)]
 
     def left_to_framework(self) -> list[dict[str, Any]]:
         """One row per (operator, layer class, reason) of the layers that stay with the framework's own method."""
@@ -238,6 +239,12 @@ class Report:
             self._stop.set()
             self._stop = None
         self.write()
+
+
+def _in_order(key: tuple[str, str, str]) -> tuple[str, str, str]:
+    """Of one layer class's rows by tokens the ones with more tokens later."""
+    operator, label, impl_id = key
+    return operator, re.sub(r"\d+", lambda digits: digits[0].zfill(9), label.replace(", more tokens", ", ~")), impl_id
 
 
 def _last_resort(site: Site) -> bool:

@@ -5,9 +5,10 @@ from __future__ import annotations
 
 import argparse
 import datetime
+import re
 import shlex
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -91,6 +92,7 @@ def _run(args: argparse.Namespace) -> tuple[str, int]:
     manager = OpManager(policy=config.policy)
     tuned = _measured(args, manager, choice.prefix) if args.source is None else _read(args, manager)
     figures, dtype, purpose = tuned["figures"], tuned["dtype"], tuned["for"]
+    considered = [one for one in figures if not (args.without_native and one.impl_id == IMPL_ID)]
     found: dict[str, Orders] = {}
     tokens: dict[tuple[str, str], str] = {}
     for op_name in dict.fromkeys(figure.op_name for figure in figures):
@@ -98,7 +100,6 @@ def _run(args: argparse.Namespace) -> tuple[str, int]:
         if IMPL_ID not in preference:
             # Not named by the policy: as good as the best, it costs nothing and changes nothing.
             preference.insert(0, IMPL_ID)
-        considered = [one for one in figures if not (args.without_native and one.impl_id == IMPL_ID)]
         found[op_name] = orders(considered, op_name, dtype, purpose, preference)
         tokens |= {(op_name, impl.impl_id): token(impl) for impl in manager.registry.get(op_name)}
         # Of a file from elsewhere: an implementation that is not here has a token all the same.
@@ -118,8 +119,11 @@ def _run(args: argparse.Namespace) -> tuple[str, int]:
         return as_json({"policy": str(args.output), "picture": str(picture), "orders": found, "not_able": failed}), 0
     rows = [(op_name, bound, order) for op_name, each in found.items() for bound, order in _rows(each)]
     table = columns(("operator", "tokens", "order"), rows)
-    closing = f"written: {args.output} and {picture}\nuse it:  {choice.prefix}CONFIG={args.output}"
-    return "\n".join((settings.headline(choice), "", table, "", *_left_out(figures), closing)), 0
+    prefix = choice.prefix if args.source is None else _prefix_of(tuned, choice.prefix)
+    closing = f"written: {args.output} and {picture}\nuse it:  {prefix}CONFIG={args.output}"
+    return "\n".join(
+        (settings.headline(choice), "", table, "", *_left_out(figures), *_remarks(considered, purpose), closing)
+    ), 0
 
 
 def _measured(args: argparse.Namespace, manager: Any, prefix: str) -> dict[str, Any]:
@@ -193,6 +197,22 @@ def _rows(order: Any) -> list[tuple[str, str]]:
     if isinstance(order, dict):
         return [("more" if bound == "more" else f"up to {bound}", " > ".join(each)) for bound, each in order.items()]
     return [("all", " > ".join(order) or "nothing could be measured")]
+
+
+def _prefix_of(tuned: Mapping[str, Any], otherwise: str) -> str:
+    """Whose settings a file was made for, from the command in it."""
+    named = re.search(r"--prefix (\w+)", str(tuned.get("command")))
+    return named[1] if named else otherwise
+
+
+def _remarks(figures: Iterable[Figure], purpose: str) -> list[str]:
+    """What is not to be seen in the figures of how the orders came about."""
+    from fl_dispatch.native import IMPL_ID
+    from fl_dispatch.tune.choose import NATIVE_SHARE
+
+    if purpose == "graph" or not any(one.impl_id == IMPL_ID and one.device_us is not None for one in figures):
+        return []
+    return [f"{IMPL_ID}: {NATIVE_SHARE:.0%} of its host time counted, see docs/tune.md", ""]
 
 
 def _left_out(figures: Iterable[Figure]) -> list[str]:

@@ -12,10 +12,10 @@ from fl_dispatch.tune.measure import Figure
 TIE = 0.03
 #: On a busy machine times vary by more than implementations differ; beyond this fraction the faster one counts anyway.
 WIDEST_TIE = 0.15
-#: Host times vary by this fraction at least, as they depend on what surrounds a call: on an H200 an activation that was 14 %
-#: faster than SGLang's by itself made no faster server.
+#: Where a device does the work, the host's times vary by this fraction at least, as they depend on what surrounds a call: on
+#: an H200 an activation that was 14 % faster than SGLang's by itself made no faster server.
 HOST_VARIES = 0.075
-#: Of the framework's own method this much of the host's time counts. What another costs a served model beyond its own time
+#: There this much of the host's time counts of the framework's own method. What another costs a served model beyond its own time
 #: cannot be seen outside of one: in vLLM on an H200 sgl_kernel's norms, a quarter faster here than vLLM's, took longer than
 #: those, and made what follows them 6 microseconds a call longer.
 NATIVE_SHARE = 2 / 3
@@ -25,23 +25,30 @@ Orders = Mapping[int | str, list[str]] | list[str]
 
 
 def cost(figure: Figure, purpose: str) -> tuple[float, float] | None:
-    """Microseconds that count, and how far they vary; None where there are none.
+    """Microseconds as measured, and how far they vary; None where there are none.
 
     Args:
         figure: one implementation on one workload.
-        purpose: ``graph``: in a replayed graph the host does nothing, so device time; ``eager``: the slower of host and device,
-            with an advantage for the framework's own method.
+        purpose: ``graph``: in a replayed graph the host does nothing, so device time; ``eager``: the slower of host and device.
     """
     if figure.host_us is None:
         return None
     device = figure.device_us
     if purpose == "graph":
         return None if device is None else (device, figure.device_spread_us)
-    share = NATIVE_SHARE if figure.impl_id == IMPL_ID else 1.0
-    host = share * figure.host_us
-    if device is not None and device > host:
+    if device is not None and device > figure.host_us:
         return device, figure.device_spread_us
-    return host, max(share * figure.host_spread_us, HOST_VARIES * host)
+    return figure.host_us, figure.host_spread_us
+
+
+def counted(figure: Figure, purpose: str) -> tuple[float, float] | None:
+    """``cost`` as it is compared: in eager mode on a device with ``NATIVE_SHARE`` and ``HOST_VARIES``."""
+    if purpose == "graph" or figure.host_us is None or figure.device_us is None:
+        return cost(figure, purpose)
+    host = figure.host_us * (NATIVE_SHARE if figure.impl_id == IMPL_ID else 1.0)
+    if figure.device_us > host:
+        return figure.device_us, figure.device_spread_us
+    return host, max(figure.host_spread_us, HOST_VARIES * host)
 
 
 def ranked(costs: Mapping[str, tuple[float, float]], preference: Sequence[str]) -> list[str]:
@@ -73,7 +80,7 @@ def orders(figures: Iterable[Figure], op_name: str, dtype: str, purpose: str, pr
     for tokens in sorted({figure.tokens for figure in chosen}):
         sums: dict[str, list[tuple[float, float]]] = {}
         for figure in chosen:
-            one = cost(figure, purpose)
+            one = counted(figure, purpose)
             if figure.tokens == tokens and one is not None:
                 sums.setdefault(figure.impl_id, []).append(one)
         costs = {
