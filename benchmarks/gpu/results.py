@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import datetime
 import json
+import math
 import os
 import subprocess
 import sys
@@ -57,8 +58,17 @@ def headed(script: str, options: str, /, **fields: Any) -> dict[str, Any]:
 
 def write(out: Path, name: str, result: Mapping[str, Any], page: str) -> None:
     """``NAME.json`` and, as Markdown, ``NAME.md``."""
-    (out / f"{name}.json").write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+    (out / f"{name}.json").write_text(json.dumps(_plain(result), indent=1) + "\n", encoding="utf-8")
     (out / f"{name}.md").write_text(page, encoding="utf-8")
+
+
+def _plain(value: Any) -> Any:
+    """With null for what is not a number, which JSON has no word for."""
+    if isinstance(value, Mapping):
+        return {key: _plain(one) for key, one in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(one) for one in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def versions(*path: Path | str) -> dict[str, str]:

@@ -33,9 +33,13 @@ def test_it_computes_what_the_reference_computes(workload: Any, bound: bool) -> 
     wanted = OpRegistry().spec(workload.op_name).reference(obj, *(_copy(value) for value in sample.args))
     if bound:
         manager = OpManager(policy=SelectionPolicy(prefer=("reference",), strict=True), device_type="cpu")
-        method = offered.forward(manager.bind(workload.op_name, layer, label="test"))
+        site = manager.bind(workload.op_name, layer, label="test")
+        method = offered.forward(site)
+        implementation, reached = site.fn, []
+        site.fn = lambda *args: reached.append(1) or implementation(*args)
     with torch.no_grad():
         found = method(layer, *offered.arguments(*(_copy(value) for value in sample.args)))
+    assert not bound or reached == [1]
     for ours, theirs in zip(*(out if isinstance(out, tuple) else (out,) for out in (wanted, found)), strict=True):
         torch.testing.assert_close(theirs.view(ours.shape), ours)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import datetime
 import json
+import math
 from pathlib import Path
 
 import results
@@ -16,6 +17,8 @@ def test_a_result_says_when_and_by_which_command(tmp_path: Path) -> None:
     assert result == {"command": "python3 benchmarks/gpu/micro.py --tokens 1", "rows": [1]}
     results.write(tmp_path, "micro", result, "# page")
     assert json.loads((tmp_path / "micro.json").read_text(encoding="utf-8")) == result
+    results.write(tmp_path, "odd", {"a": [math.nan, (1.0, math.inf)]}, "")
+    assert json.loads((tmp_path / "odd.json").read_text(encoding="utf-8")) == {"a": [None, [1.0, None]]}
     assert (tmp_path / "micro.md").read_text(encoding="utf-8") == "# page"
 
 

@@ -87,15 +87,26 @@ def test_tune_measures_what_computes_the_same_as_the_reference(workload: Any, bo
         obj = SimpleNamespace(weight=layer.weight.data, variance_epsilon=layer.variance_epsilon)
     if bound:
         manager = OpManager(policy=SelectionPolicy(prefer=("reference",), strict=True), device_type="cpu")
-        method = offered.forward(manager.bind(workload.op_name, layer, label="test"))
+        site = manager.bind(workload.op_name, layer, label="test")
+        method = offered.forward(site)
+        implementation, reached = site.fn, []
+        site.fn = lambda *args: reached.append(1) or implementation(*args)
     reference = OpRegistry().spec(workload.op_name).reference
     results = [
         reference(obj, *map(copied, sample.args)),
         method(layer, *offered.arguments(*map(copied, sample.args))),
     ]
+    assert not bound or reached == [1]
     wanted, found = (out if isinstance(out, tuple) else (out,) for out in results)
     for ours, theirs in zip(wanted, found, strict=True):
         torch.testing.assert_close(theirs.detach().view(ours.shape), ours)
+
+
+def test_a_layer_for_tune_waits_for_no_model() -> None:
+    before = binder().waiting()
+    layer = framework_layer("rms_norm", {"hidden": 64, "head_size": 64}, torch.float32, "cpu").layer
+    assert binder().waiting() == before
+    assert "fl_native" not in vars(layer)
 
 
 def test_a_layer_for_tune_says_how_vllm_rounds_as_a_replacement_does() -> None:

@@ -394,6 +394,18 @@ def test_small_values_do_not_excuse_a_wrong_result(manager: Build, impl: Build) 
     assert row["wrong_calls"] == 1
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("size", [1.0, 3e-3])
+def test_zeros_are_wrong_whatever_the_size_of_the_inputs(
+    comparing: Build, manager: Build, impl: Build, dtype: torch.dtype, size: float
+) -> None:
+    torch.manual_seed(5)
+    built = manager(impl(run=lambda obj, x: torch.zeros(32, 32, dtype=x.dtype)), policy=PREFER_VENDOR)
+    built.watch(numbers=True)
+    built.call_op("silu_and_mul", None, (torch.randn(32, 64) * size).to(dtype))
+    assert only_row(built)["wrong_calls"] == 1
+
+
 # -- what is right
 
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 import time
 
 import pytest
+import torch
 
 from fl_dispatch.native import FrameworkLayer
 from fl_dispatch.tune.choose import orders
@@ -120,15 +121,67 @@ def test_with_a_frameworks_layers_all_are_called_as_the_framework_calls_them(mea
     assert sites == set(figures) - {"native"} == {"reference", "vendor.few", "vendor.many"}
 
 
+def test_each_dtype_has_layers_of_its_own(measured):
+    built = []
+
+    def layers(op_name, sizes, dtype, device):
+        built.append(dtype)
+        return FrameworkLayer(Layer(), lambda obj, x: None, lambda site: site.fn, lambda x: (x,))
+
+    measured(tokens=(1,), dtypes=("float32", "float16"), layers=layers)
+    assert built == [torch.float32] * 8 + [torch.float16] * 8
+
+
+def test_a_layer_that_does_not_come_by_its_operator_is_no_measure_of_it(measured):
+    def layers(op_name, sizes, dtype, device):
+        def forward(site):
+            def passing_on(obj, x):
+                site.passed_on("no key")
+
+            return passing_on
+
+        return FrameworkLayer(Layer(), lambda obj, x: None, forward, lambda x: (x,))
+
+    figures = {figure.impl_id: figure for figure in measured(tokens=(1,), layers=layers)}
+    assert figures["vendor.few"].failed == (
+        "RuntimeError: the layer does not come by the operator with these arguments: the framework, no key"
+    )
+    assert figures["native"].host_us is not None
+
+
+def test_what_an_adapter_gives_that_is_no_layer_is_named_and_the_others_are_measured(measured):
+    figures = {figure.impl_id: figure for figure in measured(tokens=(1,), layers=lambda *_: (Layer(), len))}
+    assert figures["native"].failed == f"TypeError: {__name__} gave a tuple and no FrameworkLayer; update the adapter"
+    assert figures["vendor.few"].host_us > 0
+
+
+def test_one_that_fails_once_it_is_measured_takes_no_figure_of_another_with_it(registry, measured):
+    calls = []
+
+    def late(obj, x):
+        calls.append(1)
+        if len(calls) > 6:
+            raise RuntimeError("out of memory")
+        return x
+
+    registry.register(OpImpl("silu_and_mul", "vendor.late", BackendImplKind.VENDOR, late, vendor="late"))
+    figures = {figure.impl_id: figure for figure in measured(tokens=(1,))}
+    assert figures["vendor.late"].failed == "RuntimeError: out of memory"
+    assert figures["vendor.few"].host_us > 0
+    assert len(figures) == 4
+
+
 def test_what_lies_between_calls_does_not_count():
+    order = []
+
     class Long(Between):
         def __call__(self):
+            order.append("-")
             time.sleep(0.002)
 
-    order = []
     calls = [lambda: order.append("a"), lambda: order.append("b")]
     assert host_us_among_others(calls, 5, Long("cpu")) < 1000
-    assert order == ["a", "b", "a", "b", "a"]
+    assert "".join(order) == "-a-b-a-b-a"
 
 
 def test_a_framework_without_such_a_layer_says_why(measured):

@@ -39,6 +39,11 @@ class LayerBinder:
         layer.__dict__["fl_native"] = native
         self._waiting.add(layer)
 
+    def forget(self, layer: Any) -> None:
+        """A replacement that no model has."""
+        self._waiting.discard(layer)
+        del layer.__dict__["fl_native"]
+
     def waiting(self) -> list[Any]:
         """Layers that were constructed and are not bound."""
         return list(self._waiting)

@@ -43,6 +43,7 @@ def framework_layer(op_name: str, sizes: Mapping[str, int], dtype: Any, device: 
     method = layer._forward_method
     if isinstance(layer, Replacement):  # where the plug-in is loaded
         method = layer.__dict__["fl_native"]
+        layer.fl_binder.forget(layer)
         layer.__class__ = layer.fl_vllm_class
     bridge, _ = find_bridge(type(layer))
     if bridge is None or bridge.outside(layer) is not None:

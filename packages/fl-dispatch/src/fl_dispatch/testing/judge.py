@@ -106,7 +106,11 @@ def _scaled(atol: float, got: torch.Tensor, right: torch.Tensor, args: Sequence[
         return atol
     rows = [right, *(value for value in args if _is_float(value) and value.shape[:-1] == right.shape[:-1])]
     finite = (torch.where(one.isfinite(), one, 0.0).double().abs().amax(dim=-1, keepdim=True) for one in rows)
-    smallest = torch.finfo(got.dtype).smallest_normal if got.is_floating_point() else atol
+    smallest = atol
+    if got.is_floating_point():
+        limits = torch.finfo(got.dtype)
+        # A few steps of the smallest numbers that it holds; of float32 and bfloat16 kernels may flush those to zero.
+        smallest = max(4 * limits.eps * limits.smallest_normal, torch.finfo(torch.float32).smallest_normal)
     return torch.stack(list(finite)).amax(dim=0).mul(atol / LARGEST_SAMPLE).clamp(min=smallest)
 
 

@@ -12,13 +12,13 @@ from fl_dispatch.tune.measure import Figure
 TIE = 0.03
 #: On a busy machine times vary by more than implementations differ; beyond this fraction the faster one counts anyway.
 WIDEST_TIE = 0.15
-#: Where a device does the work, the host's times vary by this fraction at least, as they depend on what surrounds a call: on
-#: an H200 an activation that was 14 % faster than SGLang's by itself made no faster server.
-HOST_VARIES = 0.075
-#: There this much of the host's time counts of the framework's own method. What another costs a served model beyond its own time
-#: cannot be seen outside of one: in vLLM on an H200 sgl_kernel's norms, a quarter faster here than vLLM's, took longer than
-#: those, and made what follows them 6 microseconds a call longer.
-NATIVE_SHARE = 2 / 3
+#: Where a device does the work, the times of the host vary by so much, each of two: what surrounds a call counts. On an H200 an
+#: activation that was 14 % faster than SGLang's by itself made no faster server.
+HOST_VARIES = WIDEST_TIE / 2
+#: There this much of the host's time counts of the framework's own method, which then gives way, with the tie, only to what takes
+#: less than two thirds of it. What another costs a served model beyond its own time cannot be seen outside of one: in vLLM on an
+#: H200 sgl_kernel's norms, a quarter faster here than vLLM's, took longer there, and made what follows 6 microseconds a call longer.
+NATIVE_SHARE = 1.5**-1 * (1 + WIDEST_TIE)
 
 #: Orders by the number of tokens up to which they hold, with ``more`` last; or one order for all.
 Orders = Mapping[int | str, list[str]] | list[str]
@@ -41,14 +41,14 @@ def cost(figure: Figure, purpose: str) -> tuple[float, float] | None:
     return figure.host_us, figure.host_spread_us
 
 
-def counted(figure: Figure, purpose: str) -> tuple[float, float] | None:
+def counted(figure: Figure, purpose: str, on_host: bool) -> tuple[float, float] | None:
     """``cost`` as it is compared: in eager mode on a device with ``NATIVE_SHARE`` and ``HOST_VARIES``."""
-    if purpose == "graph" or figure.host_us is None or figure.device_us is None:
+    if purpose == "graph" or figure.host_us is None or on_host:
         return cost(figure, purpose)
     host = figure.host_us * (NATIVE_SHARE if figure.impl_id == IMPL_ID else 1.0)
-    if figure.device_us > host:
+    if figure.device_us is not None and figure.device_us > host:
         return figure.device_us, figure.device_spread_us
-    return host, max(figure.host_spread_us, HOST_VARIES * host)
+    return host, HOST_VARIES * host
 
 
 def ranked(costs: Mapping[str, tuple[float, float]], preference: Sequence[str]) -> list[str]:
@@ -68,11 +68,20 @@ def ranked(costs: Mapping[str, tuple[float, float]], preference: Sequence[str]) 
     return [first, *(impl_id for impl_id in by_cost if impl_id != first)]
 
 
-def orders(figures: Iterable[Figure], op_name: str, dtype: str, purpose: str, preference: Sequence[str]) -> Orders:
+def orders(
+    figures: Iterable[Figure],
+    op_name: str,
+    dtype: str,
+    purpose: str,
+    preference: Sequence[str],
+    *,
+    on_host: bool = False,
+) -> Orders:
     """The order of one operator, by the number of tokens where that matters; empty when nothing could be measured.
 
     Where an operator has several workloads (a norm with and without residual) their times are added up, and an implementation
-    has to be able of all. A bucket ends at the last number of tokens that was measured with the same first choice.
+    has to be able of all. With ``on_host`` the host itself computes, and its times are compared as they are. A bucket ends at the
+    last number of tokens that was measured with the same first choice.
     """
     chosen = [f for f in figures if f.op_name == op_name and f.dtype == dtype]
     workloads = {figure.workload for figure in chosen}
@@ -80,7 +89,7 @@ def orders(figures: Iterable[Figure], op_name: str, dtype: str, purpose: str, pr
     for tokens in sorted({figure.tokens for figure in chosen}):
         sums: dict[str, list[tuple[float, float]]] = {}
         for figure in chosen:
-            one = counted(figure, purpose)
+            one = counted(figure, purpose, on_host)
             if figure.tokens == tokens and one is not None:
                 sums.setdefault(figure.impl_id, []).append(one)
         costs = {

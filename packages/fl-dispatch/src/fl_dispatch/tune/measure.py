@@ -18,6 +18,7 @@ from fl_dispatch.native import IMPL_ID, FrameworkLayer
 from fl_dispatch.ops.spec import Sample
 from fl_dispatch.policy import SelectionPolicy
 from fl_dispatch.registry import OpRegistry
+from fl_dispatch.site import Site
 from fl_dispatch.tune import timing
 from fl_dispatch.tune.workloads import WORKLOADS, ModelShape, Workload
 from fl_dispatch.types import OpImpl
@@ -25,8 +26,9 @@ from fl_dispatch.types import OpImpl
 #: Replayed inputs together are at least so large, or there are this many sets of them.
 _SPREAD_BYTES = 200e6
 _MAX_SETS = 32
-#: Of a framework, each with weights and a site of its own, as a model has them.
-_LAYERS = 8
+#: Of a framework, each with weights and a site of its own, as a model has them; all of a model share one that rotates.
+_LAYERS = {"rotary_embedding": 1}
+_MOST_LAYERS = 8
 
 
 #: ``(op_name, sizes, dtype, device) -> FrameworkLayer``; raises where there is none.
@@ -113,9 +115,15 @@ def _built(
     layers: Layers, op_name: str, dtype: str, shape: ModelShape, device: str
 ) -> list[FrameworkLayer] | Exception:
     """A framework's layers for one operator, or why there are none."""
+    count = _LAYERS.get(op_name, _MOST_LAYERS)
     try:
         with torch.inference_mode(False):  # their weights are ordinary ones
-            return [layers(op_name, asdict(shape), getattr(torch, dtype), device) for _ in range(_LAYERS)]
+            built = [layers(op_name, asdict(shape), getattr(torch, dtype), device) for _ in range(count)]
+        if not isinstance(built[0], FrameworkLayer):
+            raise TypeError(
+                f"{layers.__module__} gave a {type(built[0]).__name__} and no FrameworkLayer; update the adapter"
+            )
+        return built
     except Exception as error:  # noqa: BLE001  (of a framework: the error is the result)
         return error
 
@@ -149,7 +157,7 @@ def _step(
         for impl in sorted(registry.get(workload.op_name), key=lambda impl: impl.impl_id)
     }
     if layers is not None:
-        makers[IMPL_ID] = functools.partial(_layer_calls, layers, samples, lambda layer: layer.method)
+        makers[IMPL_ID] = functools.partial(_layer_calls, layers, samples, [layer.method for layer in layers])
     for name, make in makers.items():
         try:
             calls = make()
@@ -163,10 +171,14 @@ def _step(
     host: dict[str, list[float]] = {name: [] for name in running}
     on_device: dict[str, list[float]] = {name: [] for name in running}
     for _ in range(rounds):
-        for name, (calls, count, replayed) in running.items():
-            host[name].append(timing.host_us_among_others(calls, count, between))
-            if replayed is not None:
-                on_device[name].append(replayed.device_us())
+        for name, (calls, count, replayed) in list(running.items()):
+            try:
+                host[name].append(timing.host_us_among_others(calls, count, between))
+                if replayed is not None:
+                    on_device[name].append(replayed.device_us())
+            except Exception as error:  # noqa: BLE001  (likewise; what the others took is kept)
+                del running[name]
+                yield blank(name, failed=_reason(error, name))
     for name in running:
         times = on_device[name]
         yield blank(
@@ -196,17 +208,43 @@ def _bound_calls(
         site = bind(samples[0].obj, dtype=dtype)
         return [functools.partial(site.fn, sample.obj, *sample.args) for sample in samples]
     bind(layers[0].layer, dtype=dtype)  # adapters do not name one; here what does not take it says so at once
-    return _layer_calls(layers, samples, lambda layer: layer.forward(bind(layer.layer)))
+    sites = [bind(layer.layer) for layer in layers]
+    calls = _layer_calls(layers, samples, [layer.forward(site) for layer, site in zip(layers, sites, strict=True)])
+    _check_that_it_is_called(sites[0], calls[0])
+    return calls
+
+
+def _check_that_it_is_called(site: Site, call: timing.Call) -> None:
+    """A layer that passes such calls on to its framework would have the framework's time measured under another's name."""
+    seen: list[None] = []
+    function = site.fn
+
+    def noting(*args: Any, **kwargs: Any) -> Any:
+        seen.append(None)
+        return function(*args, **kwargs)
+
+    site.fn = noting
+    try:
+        call()
+    finally:
+        site.fn = function
+    if not seen:
+        why = "; ".join(to for _, to in site.fallbacks) or "its adapter calls something else"
+        raise RuntimeError(f"the layer does not come by the operator with these arguments: {why}")
 
 
 def _layer_calls(
     layers: Sequence[FrameworkLayer],
     samples: Sequence[Sample],
-    method: Callable[[FrameworkLayer], Callable[..., Any]],
+    methods: Sequence[Callable[..., Any]],
 ) -> list[timing.Call]:
-    """A method of a framework's layers, which take the samples in turn; of more layers than samples some take the same."""
-    methods = [(layer, method(layer)) for layer in layers]
-    pairs = zip(itertools.cycle(methods), itertools.cycle(samples), range(max(len(layers), len(samples))), strict=False)
+    """A method of each of a framework's layers, which take the samples in turn; of more layers than samples some take the same."""
+    pairs = zip(
+        itertools.cycle(zip(layers, methods, strict=True)),
+        itertools.cycle(samples),
+        range(max(len(layers), len(samples))),
+        strict=False,
+    )
     return [functools.partial(run, layer.layer, *layer.arguments(*sample.args)) for (layer, run), sample, _ in pairs]
 
 
