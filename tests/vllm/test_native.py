@@ -4,13 +4,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 pytest.importorskip("vllm")
 
+import offered_layers
 import torch
 from vllm.config import CompilationConfig, VllmConfig, set_current_vllm_config
 from vllm.model_executor.layers.activation import SiluAndMul
@@ -18,8 +18,8 @@ from vllm.model_executor.layers.layernorm import RMSNorm
 from vllm.model_executor.layers.rotary_embedding import RotaryEmbedding
 from vllm.plugins import load_general_plugins
 
-from fl_dispatch import OpManager, OpRegistry, SelectionPolicy, default_manager
-from fl_dispatch.tune.workloads import WORKLOADS, ModelShape
+from fl_dispatch import SelectionPolicy, default_manager
+from fl_dispatch.tune.workloads import WORKLOADS
 from vllm_fl_adapter import plugin
 from vllm_fl_adapter.replacements import Replacement
 from vllm_fl_adapter.tune import framework_layer
@@ -78,28 +78,7 @@ def test_a_bound_layer_runs_vllms_method_when_the_policy_changes_to_it(policy: A
 @pytest.mark.parametrize("bound", [False, True], ids=["own method", "bound"])
 @pytest.mark.parametrize("workload", WORKLOADS, ids=lambda workload: workload.name)
 def test_tune_measures_what_computes_the_same_as_the_reference(workload: Any, bound: bool) -> None:
-    shape = ModelShape(hidden=64, intermediate=64, heads=2, kv_heads=1, head_size=64)
-    offered = framework_layer(workload.op_name, vars(shape), torch.float32, "cpu")
-    layer, method = offered.layer, offered.method
-    sample = workload.sample(shape, 5, torch.float32, "cpu")
-    obj = sample.obj
-    if "norm" in workload.op_name:
-        obj = SimpleNamespace(weight=layer.weight.data, variance_epsilon=layer.variance_epsilon)
-    if bound:
-        manager = OpManager(policy=SelectionPolicy(prefer=("reference",), strict=True), device_type="cpu")
-        site = manager.bind(workload.op_name, layer, label="test")
-        method = offered.forward(site)
-        implementation, reached = site.fn, []
-        site.fn = lambda *args: reached.append(1) or implementation(*args)
-    reference = OpRegistry().spec(workload.op_name).reference
-    results = [
-        reference(obj, *map(copied, sample.args)),
-        method(layer, *offered.arguments(*map(copied, sample.args))),
-    ]
-    assert not bound or reached == [1]
-    wanted, found = (out if isinstance(out, tuple) else (out,) for out in results)
-    for ours, theirs in zip(wanted, found, strict=True):
-        torch.testing.assert_close(theirs.detach().view(ours.shape), ours)
+    offered_layers.check(framework_layer, workload, bound)
 
 
 def test_a_layer_for_tune_waits_for_no_model() -> None:
@@ -121,7 +100,3 @@ def test_tune_measures_a_norm_with_the_kernels_that_a_worker_settles(monkeypatch
     monkeypatch.setattr(ops.rms_norm, "_priority_impls", [])
     framework_layer("rms_norm", {"hidden": 64, "head_size": 64}, torch.float32, "cpu")
     assert ops.rms_norm.get_priority() == VllmConfig().kernel_config.ir_op_priority.rms_norm
-
-
-def copied(value: Any) -> Any:
-    return value.clone() if isinstance(value, torch.Tensor) else value
