@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import functools
-import itertools
 import statistics
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
@@ -13,26 +12,15 @@ from typing import Any
 import torch
 
 from fl_dispatch.errors import FLDispatchError
-from fl_dispatch.manager import OpManager
 from fl_dispatch.native import IMPL_ID, FrameworkLayer
-from fl_dispatch.ops.spec import Sample
-from fl_dispatch.policy import SelectionPolicy
 from fl_dispatch.registry import OpRegistry
-from fl_dispatch.site import Site
 from fl_dispatch.tune import timing
+from fl_dispatch.tune.calls import Layers, bound_calls, framework_layers, layer_calls
 from fl_dispatch.tune.workloads import WORKLOADS, ModelShape, Workload
-from fl_dispatch.types import OpImpl
 
 #: Replayed inputs together are at least so large, or there are this many sets of them.
 _SPREAD_BYTES = 200e6
 _MAX_SETS = 32
-#: Of a framework, each with weights and a site of its own, as a model has them; all of a model share one that rotates.
-_LAYERS = {"rotary_embedding": 1}
-_MOST_LAYERS = 8
-
-
-#: ``(op_name, sizes, dtype, device) -> FrameworkLayer``; raises where there is none.
-Layers = Callable[..., FrameworkLayer]
 
 
 @dataclass(frozen=True)
@@ -102,30 +90,13 @@ def measure(
             moved = workload.bytes_moved(shape, count, getattr(torch, dtype).itemsize)
             floor = moved / bandwidth * 1e6
             if layers is not None and (workload.op_name, dtype) not in built:
-                built[workload.op_name, dtype] = _built(layers, workload.op_name, dtype, shape, device)
+                built[workload.op_name, dtype] = framework_layers(layers, workload.op_name, dtype, shape, device)
             own = built.get((workload.op_name, dtype))
             found = list(_step(registry, workload, dtype, count, shape, device, moved, floor, rounds, own))
             figures += found
             shown = ", ".join(f"{one.impl_id} {_shown(one)}" for one in found)
             progress(f"[{number}/{len(steps)}] {workload.name}, {dtype}, {count} tokens: {shown or 'nothing is able'}")
     return figures
-
-
-def _built(
-    layers: Layers, op_name: str, dtype: str, shape: ModelShape, device: str
-) -> list[FrameworkLayer] | Exception:
-    """A framework's layers for one operator, or why there are none."""
-    count = _LAYERS.get(op_name, _MOST_LAYERS)
-    try:
-        with torch.inference_mode(False):  # their weights are ordinary ones
-            built = [layers(op_name, asdict(shape), getattr(torch, dtype), device) for _ in range(count)]
-        if not isinstance(built[0], FrameworkLayer):
-            raise TypeError(
-                f"{layers.__module__} gave a {type(built[0]).__name__} and no FrameworkLayer; update the adapter"
-            )
-        return built
-    except Exception as error:  # noqa: BLE001  (of a framework: the error is the result)
-        return error
 
 
 def _step(
@@ -153,11 +124,11 @@ def _step(
         layers = None
     running: dict[str, tuple[list[timing.Call], int, timing.Replayed | None]] = {}
     makers = {
-        impl.impl_id: functools.partial(_bound_calls, registry, impl, samples, device, dtype, layers)
+        impl.impl_id: functools.partial(bound_calls, registry, impl, samples, device, dtype, layers)
         for impl in sorted(registry.get(workload.op_name), key=lambda impl: impl.impl_id)
     }
     if layers is not None:
-        makers[IMPL_ID] = functools.partial(_layer_calls, layers, samples, [layer.method for layer in layers])
+        makers[IMPL_ID] = functools.partial(layer_calls, layers, samples, [layer.method for layer in layers])
     for name, make in makers.items():
         try:
             calls = make()
@@ -188,64 +159,6 @@ def _step(
             host_spread_us=_spread(host[name]),
             device_spread_us=_spread(times),
         )
-
-
-def _bound_calls(
-    registry: OpRegistry,
-    impl: OpImpl,
-    samples: Sequence[Sample],
-    device: str,
-    dtype: str,
-    layers: Sequence[FrameworkLayer] | None,
-) -> list[timing.Call]:
-    """As an adapter binds it: with the checks of single calls that it needs, and of a framework's layer with the translation of
-    its arguments. Raises with the reason it is not able.
-    """
-    policy = SelectionPolicy(prefer=(f"impl:{impl.impl_id}",), strict=True)
-    manager = OpManager(registry, policy, device_type=device)
-    bind = functools.partial(manager.bind, impl.op_name, device_type=device, label="tune")
-    if layers is None:
-        site = bind(samples[0].obj, dtype=dtype)
-        return [functools.partial(site.fn, sample.obj, *sample.args) for sample in samples]
-    bind(layers[0].layer, dtype=dtype)  # adapters do not name one; here what does not take it says so at once
-    sites = [bind(layer.layer) for layer in layers]
-    calls = _layer_calls(layers, samples, [layer.forward(site) for layer, site in zip(layers, sites, strict=True)])
-    _check_that_it_is_called(sites[0], calls[0])
-    return calls
-
-
-def _check_that_it_is_called(site: Site, call: timing.Call) -> None:
-    """A layer that passes such calls on to its framework would have the framework's time measured under another's name."""
-    seen: list[None] = []
-    function = site.fn
-
-    def noting(*args: Any, **kwargs: Any) -> Any:
-        seen.append(None)
-        return function(*args, **kwargs)
-
-    site.fn = noting
-    try:
-        call()
-    finally:
-        site.fn = function
-    if not seen:
-        why = "; ".join(to for _, to in site.fallbacks) or "its adapter calls something else"
-        raise RuntimeError(f"the layer does not come by the operator with these arguments: {why}")
-
-
-def _layer_calls(
-    layers: Sequence[FrameworkLayer],
-    samples: Sequence[Sample],
-    methods: Sequence[Callable[..., Any]],
-) -> list[timing.Call]:
-    """A method of each of a framework's layers, which take the samples in turn; of more layers than samples some take the same."""
-    pairs = zip(
-        itertools.cycle(zip(layers, methods, strict=True)),
-        itertools.cycle(samples),
-        range(max(len(layers), len(samples))),
-        strict=False,
-    )
-    return [functools.partial(run, layer.layer, *layer.arguments(*sample.args)) for (layer, run), sample, _ in pairs]
 
 
 def _reason(error: Exception, impl_id: str) -> str:
