@@ -24,6 +24,7 @@ from results import headed, versions, write
 from fl_dispatch import FrameworkLayer, OpManager, SelectionPolicy
 from fl_dispatch.adapters import framework_layers
 from fl_dispatch.facts import device_name
+from fl_dispatch.tune.calls import handed_over
 from fl_dispatch.tune.timing import Between, host_us_among_others
 
 ROUNDS = 41
@@ -57,22 +58,12 @@ def ways(
     implementation = site.impl
     if implementation is None:
         raise SystemExit(f"{operator}: nothing is in effect")
-    handed_over: list[tuple[Any, ...]] = []
-    function = site.fn
-
-    def noting(*args: Any) -> Any:
-        handed_over.append(args)
-        return function(*args)
-
-    site.fn = noting
-    bound(layer, *arguments)
-    site.fn = function
-    if not handed_over:
-        raise SystemExit(f"{operator}: the bound layer did not come by its site")
+    call = functools.partial(bound, layer, *arguments)
+    args, kwargs = handed_over(site, call)
     return implementation.impl_id, {
         OWN: functools.partial(offered.method, layer, *arguments),
-        "bound layer": functools.partial(bound, layer, *arguments),
-        "implementation alone": functools.partial(implementation.fn, *handed_over[0]),
+        "bound layer": call,
+        "implementation alone": functools.partial(implementation.fn, *args, **kwargs),
     }
 
 

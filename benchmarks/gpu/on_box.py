@@ -78,7 +78,7 @@ def environment(step: str, folders: Folders) -> dict[str, str]:
     libraries = [str(lib) for path in found.stdout.split() for lib in sorted(Path(path).glob("*/lib"))]
     return {
         **os.environ,
-        **(VLLM_VARIABLES if step in ("tune-vllm", "vllm-bridge") else {}),
+        **(VLLM_VARIABLES if framework(step) == "vllm" else {}),
         "PYTHONPATH": os.pathsep.join(map(str, (folders.own, folders.of_step(step), ROOT / "tools"))),
         "LD_LIBRARY_PATH": os.pathsep.join([*libraries, os.environ.get("LD_LIBRARY_PATH", "")]),
         "PYTHONUNBUFFERED": "1",

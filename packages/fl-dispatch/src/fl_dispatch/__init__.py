@@ -115,6 +115,7 @@ _HOME = {
     "FLDispatchError": "errors",
     "Field": "ops.spec",
     "Finding": "doctor",
+    "FrameworkLayer": "native",
     "FrozenSelectionError": "errors",
     "NotSupported": "errors",
     "OpArgumentError": "errors",
@@ -148,9 +149,8 @@ _HOME = {
     "policy_context": "runtime",
     "replace_aten": "runtime",
     "resolve_op": "runtime",
-    "select": "selection",
-    "FrameworkLayer": "native",
     "rotary_arguments": "native",
+    "select": "selection",
     "standard_rotary": "native",
     "wait_for_report": "report_file",
 }

@@ -149,11 +149,15 @@ def bind_layer(
     reason = config.takes_over(op_name) or mode or bridge.outside(layer)
     if reason is not None:
         return native, (op_name, name, reason)
-    own_method = unbound(native)
-    site = manager.bind(op_name, layer, label=name, native=bridge.standard(own_method))
+    site = manager.bind(op_name, layer, label=name, native=bridge.standard(unbound(native)))
     if site.is_native and site.selection is not None:
         return native, (op_name, name, f"by policy: {site.selection.why}")
-    return method_of(layer, tolerant(bridge, bridge.make(layer, site, own_method), native, site), native), None
+    return method_of(layer, bound_function(bridge, layer, site, native), native), None
+
+
+def bound_function(bridge: Bridge, layer: Any, site: Site, native: Forward) -> Forward:
+    """What takes the place of a layer's method, as a function of the layer; ``native`` is SGLang's own bound method."""
+    return tolerant(bridge, bridge.make(layer, site, unbound(native)), native, site)
 
 
 def method_of(layer: Any, function: Forward, native: Forward) -> Forward:

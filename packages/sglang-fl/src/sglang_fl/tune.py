@@ -9,7 +9,7 @@ from typing import Any
 
 from fl_dispatch import FrameworkLayer
 from sglang_fl.bridges import find_bridge
-from sglang_fl.layers import tolerant, unbound
+from sglang_fl.layers import bound_function, unbound
 from sglang_fl.seam import find_seam
 
 
@@ -42,12 +42,8 @@ def framework_layer(op_name: str, sizes: Mapping[str, int], dtype: Any, device: 
     if bridge is None or bridge.outside(layer) is not None:
         raise LookupError(f"SGLang's {type(layer).__name__} is not {op_name} here")
     method = layer._forward_method if layer._forward_method is not None else layer._resolve_forward_method()
-    own = unbound(method)
     return FrameworkLayer(
-        layer,
-        own,
-        lambda site: tolerant(bridge, bridge.make(layer, site, own), method, site),
-        bridge.arguments,
+        layer, unbound(method), lambda site: bound_function(bridge, layer, site, method), bridge.arguments
     )
 
 

@@ -29,7 +29,7 @@ _MOST_LAYERS = 8
 Layers = Callable[..., FrameworkLayer]
 
 
-def framework_layers(
+def build_layers(
     layers: Layers, op_name: str, dtype: str, shape: ModelShape, device: str
 ) -> list[FrameworkLayer] | Exception:
     """A framework's layers for one operator, or why there are none."""
@@ -66,17 +66,21 @@ def bound_calls(
     bind(layers[0].layer, dtype=dtype)  # adapters do not name one; here what does not take it says so at once
     sites = [bind(layer.layer) for layer in layers]
     calls = layer_calls(layers, samples, [layer.forward(site) for layer, site in zip(layers, sites, strict=True)])
-    _check_that_it_is_called(sites[0], calls[0])
+    handed_over(sites[0], calls[0])
     return calls
 
 
-def _check_that_it_is_called(site: Site, call: Call) -> None:
-    """A layer that passes such calls on to its framework would have the framework's time measured under another's name."""
-    seen: list[None] = []
+def handed_over(site: Site, call: Call) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """The arguments, by position and by name, with which a call of a bound layer comes by its site.
+
+    Raises:
+        RuntimeError: it does not. The framework's time would be measured under an implementation's name.
+    """
+    seen: list[tuple[tuple[Any, ...], dict[str, Any]]] = []
     function = site.fn
 
     def noting(*args: Any, **kwargs: Any) -> Any:
-        seen.append(None)
+        seen.append((args, kwargs))
         return function(*args, **kwargs)
 
     site.fn = noting
@@ -87,6 +91,7 @@ def _check_that_it_is_called(site: Site, call: Call) -> None:
     if not seen:
         why = "; ".join(to for _, to in site.fallbacks) or "its adapter calls something else"
         raise RuntimeError(f"the layer does not come by the operator with these arguments: {why}")
+    return seen[0]
 
 
 def layer_calls(

@@ -15,7 +15,7 @@ from fl_dispatch.errors import FLDispatchError
 from fl_dispatch.native import IMPL_ID, FrameworkLayer
 from fl_dispatch.registry import OpRegistry
 from fl_dispatch.tune import timing
-from fl_dispatch.tune.calls import Layers, bound_calls, framework_layers, layer_calls
+from fl_dispatch.tune.calls import Layers, bound_calls, build_layers, layer_calls
 from fl_dispatch.tune.workloads import WORKLOADS, ModelShape, Workload
 
 #: Replayed inputs together are at least so large, or there are this many sets of them.
@@ -90,7 +90,7 @@ def measure(
             moved = workload.bytes_moved(shape, count, getattr(torch, dtype).itemsize)
             floor = moved / bandwidth * 1e6
             if layers is not None and (workload.op_name, dtype) not in built:
-                built[workload.op_name, dtype] = framework_layers(layers, workload.op_name, dtype, shape, device)
+                built[workload.op_name, dtype] = build_layers(layers, workload.op_name, dtype, shape, device)
             own = built.get((workload.op_name, dtype))
             found = list(_step(registry, workload, dtype, count, shape, device, moved, floor, rounds, own))
             figures += found
