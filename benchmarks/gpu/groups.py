@@ -44,6 +44,14 @@ class Group:
         """Of the variables."""
         return "SGLANG_FL_" if self.framework == "sglang" else "VLLM_FL_"
 
+    def only(self, names: Sequence[str], further: Mapping[str, Mapping[str, str]] = MappingProxyType({})) -> Group:
+        """The group with these of its engines alone, and of ``further`` ones. A name that is none of them ends the program."""
+        known = {**self.engines, **further}
+        unknown = [name for name in names if name not in known]
+        if unknown:
+            raise SystemExit(f"unknown engine {unknown[0]!r}; there are: {', '.join(known)}")
+        return dataclasses.replace(self, engines={name: known[name] for name in names})
+
 
 def _engines(tuned: str | None) -> dict[str, Mapping[str, str] | None]:
     policy: dict[str, Mapping[str, str] | None] = {} if tuned is None else {"tuned": {"CONFIG": tuned}}
@@ -68,8 +76,7 @@ def group_of(framework: str, eager: bool, names: Sequence[str]) -> Group:
     """Some engines of the group with graphs or the eager one; also those that run on any device."""
     by_mode = {"sglang": ("CUDA graphs", "eager"), "vllm": ("vLLM compiled", "vLLM eager")}
     group = GROUPS[by_mode[framework][eager]]
-    known = {**group.engines, **ON_ANY_DEVICE}
-    return dataclasses.replace(group, engines={name: known[name] for name in names})
+    return group.only(names, ON_ANY_DEVICE)
 
 
 def start_group(

@@ -117,7 +117,7 @@ def commands(step: str, folders: Folders, extra: list[str], seconds: float) -> l
         return [[python, str(HERE / "bridge.py"), "--out", str(out), "--framework", framework(step)]]
     common = ["--out", str(out), "--site", str(folders.of_step(step)), "--own", str(folders.own)]
     if step in SERVE:
-        return [[python, str(HERE / "serve.py"), *common, "--groups", SERVE[step], "--seconds", f"{seconds:g}"]]
+        return [[python, str(HERE / "serve.py"), *common, "--groups", SERVE[step], "--seconds", f"{seconds:g}", *extra]]
     chosen = ["--framework", framework(step)]
     if step in STEPPING:  # three engines, each with two numbers of requests
         return [[python, str(HERE / "steps.py"), *common, *chosen, "--seconds", f"{seconds / 6:g}", *extra]]
@@ -167,7 +167,9 @@ def main() -> int:
     parser.add_argument("--site", type=Path, help="where to unpack to; a temporary folder by default")
     parser.add_argument("--steps", default=DEFAULT_STEPS, help=f"some of: {','.join(STEPS)}")
     parser.add_argument("--seconds", type=float, default=150.0, help="of measuring in each step that serves")
-    parser.add_argument("further", nargs="*", help="arguments for pytest, steps.py or step_kernels.py, after --")
+    parser.add_argument(
+        "further", nargs="*", help="arguments for pytest, serve.py, steps.py or step_kernels.py, after --"
+    )
     arguments = parser.parse_args()
     steps = list(filter(None, arguments.steps.split(",")))
     unknown = [step for step in steps if step not in STEPS]

@@ -31,6 +31,9 @@ from turns import measure
 def run_group(name: str, arguments: Any) -> bool:
     """Start, measure, check and write one group; True if nothing is missing or wrong."""
     group = GROUPS[name]
+    if arguments.engines:
+        first = next(iter(group.engines))
+        group = group.only([first, *arguments.engines.split(",")])
     slug = re.sub(r"\W+", "-", name).lower()
     version = versions(arguments.own, arguments.site)
     turns = [f"of {name} the best of {job.turns} turns a round" for name, job in group.jobs.items() if job.turns > 1]
@@ -86,6 +89,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     for folder in ("site", "own", "out"):
         parser.add_argument(f"--{folder}", type=Path, required=True)
     parser.add_argument("--groups", default="CUDA graphs;eager", help=f"of: {';'.join(GROUPS)}")
+    parser.add_argument("--engines", default="", help="beside the first, names with commas; all by default")
     parser.add_argument("--rounds", type=int, default=10)
     parser.add_argument(
         "--seconds", type=float, default=150.0, help="of measuring a group; the round that passes is the last"
@@ -95,6 +99,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments.shown = [
         "--groups",
         arguments.groups,
+        *(["--engines", arguments.engines] if arguments.engines else []),
         "--rounds",
         f"{arguments.rounds}",
         "--seconds",

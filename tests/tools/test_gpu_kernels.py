@@ -208,6 +208,9 @@ def test_engines_are_chosen_from_the_group_of_framework_and_mode() -> None:
     eager = groups.group_of("vllm", True, ["tuned", "reference"])
     assert eager.engines == {"tuned": {"CONFIG": "fl-tuned-vllm-eager.yaml"}, "reference": {"PREFER": "reference"}}
     assert (eager.title, eager.prefix, eager.options) == ("vLLM", "VLLM_FL_", ("--eager",))
+    assert list(groups.GROUPS["vLLM eager"].only(["native", "tuned"]).engines) == ["native", "tuned"]
+    with pytest.raises(SystemExit, match="unknown engine 'tund'; there are: native, native again, tuned, vendor, flagos"):
+        groups.GROUPS["vLLM eager"].only(["native", "tund"])
 
 
 def test_a_job_is_only_profiled_where_that_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
