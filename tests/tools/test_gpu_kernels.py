@@ -209,7 +209,9 @@ def test_engines_are_chosen_from_the_group_of_framework_and_mode() -> None:
     assert eager.engines == {"tuned": {"CONFIG": "fl-tuned-vllm-eager.yaml"}, "reference": {"PREFER": "reference"}}
     assert (eager.title, eager.prefix, eager.options) == ("vLLM", "VLLM_FL_", ("--eager",))
     assert list(groups.GROUPS["vLLM eager"].only(["native", "tuned"]).engines) == ["native", "tuned"]
-    with pytest.raises(SystemExit, match="unknown engine 'tund'; there are: native, native again, tuned, vendor, flagos"):
+    with pytest.raises(
+        SystemExit, match="unknown engine 'tund'; there are: native, native again, tuned, vendor, flagos"
+    ):
         groups.GROUPS["vLLM eager"].only(["native", "tund"])
 
 
