@@ -120,6 +120,48 @@ def test_the_forms_of_an_operator_are_added_up_and_one_that_cannot_do_all_is_out
     assert orders(figures, "rms_norm", "bfloat16", "graph", PREFERENCE) == ["vendor", "flagos"]
 
 
+def forms(impl_id, plain, residual, tokens=1):
+    return [
+        figure(impl_id, tokens, device=plain, host=0.1, workload="plain"),
+        figure(impl_id, tokens, device=residual, host=0.1, workload="residual"),
+    ]
+
+
+def test_the_frameworks_own_method_gives_way_only_to_what_is_faster_in_every_form():
+    def order(*others, preference=("native", *PREFERENCE)):
+        figures = [*forms("native", 10.0, 10.0), *(one for other in others for one in other)]
+        return orders(figures, "rms_norm", "bfloat16", "graph", preference)
+
+    assert order(forms("vendor", 5.0, 11.0)) == ["native", "vendor"]  # a model may call the second form only
+    assert order(forms("vendor", 5.0, 10.1)) == ["native", "vendor"]  # as good
+    assert order(forms("vendor", 5.0, 10.1), preference=("vendor", "native")) == ["vendor", "native"]
+    assert order(forms("vendor", 9.0, 9.0)) == ["vendor", "native"]
+    assert order(forms("vendor", 1.0, 11.0), forms("flagos", 9.0, 9.0)) == ["flagos", "vendor", "native"]
+
+
+def alone(place, host=10.0, device=None, purpose="eager", **how):
+    """What is first for four numbers of tokens where the vendor takes half as long for one of them, and twice as long else."""
+
+    def figures_at(number, tokens):
+        factor = 0.5 if number == place else 2.0
+        yield figure("reference", tokens, host=host, device=device)
+        yield figure("vendor", tokens, host=host * factor, device=None if device is None else device * factor)
+
+    figures = [one for number, tokens in enumerate((1, 16, 64, 256)) for one in figures_at(number, tokens)]
+    return orders(figures, "rms_norm", "bfloat16", purpose, PREFERENCE, **how)
+
+
+def test_where_the_host_is_the_bound_one_number_of_tokens_alone_makes_no_bucket():
+    assert alone(1) == alone(2, device=1.0) == ["reference", "vendor"]
+    assert list(alone(0)) == [1, "more"]  # at either end it may be the first of many
+    assert list(alone(3)) == [64, "more"]
+
+
+@pytest.mark.parametrize("how", [{"device": 50.0}, {"on_host": True}, {"device": 1.0, "purpose": "graph"}])
+def test_where_work_is_what_takes_the_time_it_makes_one(how):
+    assert list(alone(1, **how)) == [1, 16, "more"]
+
+
 def test_only_the_dtype_that_was_asked_for_counts():
     figures = [
         figure("vendor", 1, device=1.0, host=1.0),

@@ -3,7 +3,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+import itertools
+from collections.abc import Container, Iterable, Mapping, Sequence
 
 from fl_dispatch.native import IMPL_ID
 from fl_dispatch.tune.measure import Figure
@@ -65,7 +66,7 @@ def ranked(costs: Mapping[str, tuple[float, float]], preference: Sequence[str]) 
     best, spread = costs[by_cost[0]]
     tied = [i for i in by_cost if costs[i][0] - best <= max(TIE * best, min(spread + costs[i][1], WIDEST_TIE * best))]
     first = min(tied, key=lambda impl_id: (places.get(impl_id, len(places)), costs[impl_id][0]))
-    return [first, *(impl_id for impl_id in by_cost if impl_id != first)]
+    return _moved(by_cost, first)
 
 
 def orders(
@@ -80,29 +81,72 @@ def orders(
     """The order of one operator, by the number of tokens where that matters; empty when nothing could be measured.
 
     Where an operator has several workloads (a norm with and without residual) their times are added up, and an implementation
-    has to be able of all. With ``on_host`` the host itself computes, and its times are compared as they are. A bucket ends at the
+    has to be able of all; the framework's own method gives way only to what is faster in each, since a model calls one of them more
+    often than the other. With ``on_host`` the host itself computes, and its times are compared as they are. A bucket ends at the
     last number of tokens that was measured with the same first choice.
     """
     chosen = [f for f in figures if f.op_name == op_name and f.dtype == dtype]
     workloads = {figure.workload for figure in chosen}
     found: list[tuple[int, list[str]]] = []
+    on_device: set[tuple[int, str]] = set()
     for tokens in sorted({figure.tokens for figure in chosen}):
-        sums: dict[str, list[tuple[float, float]]] = {}
+        forms: dict[str, dict[str, tuple[float, float]]] = {}
         for figure in chosen:
             one = counted(figure, purpose, on_host)
             if figure.tokens == tokens and one is not None:
-                sums.setdefault(figure.impl_id, []).append(one)
-        costs = {
-            impl_id: (sum(us for us, _ in parts), sum(spread for _, spread in parts))
-            for impl_id, parts in sums.items()
-            if len(parts) == len(workloads)
-        }
-        order = ranked(costs, preference)
-        if order and found and found[-1][1][0] == order[0]:
-            found[-1] = (tokens, order)
-        elif order:
-            found.append((tokens, order))
-    if len(found) < 2:
-        return found[0][1] if found else []
-    *bounded, (_, last) = found
+                forms.setdefault(figure.impl_id, {})[figure.workload] = one
+                if figure.device_us is not None and figure.device_us > (figure.host_us or 0.0):
+                    on_device.add((tokens, figure.impl_id))
+        able = {impl_id: parts for impl_id, parts in forms.items() if len(parts) == len(workloads)}
+        if able:
+            found.append((tokens, _order(able, preference)))
+    if purpose != "graph" and not on_host:
+        _settle(found, on_device)
+    # A bucket has the order of the most tokens in it.
+    ends = [each for each, later in itertools.zip_longest(found, found[1:]) if not later or later[1][0] != each[1][0]]
+    if len(ends) < 2:
+        return ends[0][1] if ends else []
+    *bounded, (_, last) = ends
     return {**dict(bounded), "more": last}
+
+
+def _order(able: Mapping[str, Mapping[str, tuple[float, float]]], preference: Sequence[str]) -> list[str]:
+    """``ranked`` by the sums of an operator's forms, with nothing before the framework's own that is not faster in each of them.
+
+    Args:
+        able: implementation id to form to microseconds and their spread.
+        preference: ids in the policy's order.
+    """
+    costs = {
+        impl_id: (sum(us for us, _ in parts.values()), sum(spread for _, spread in parts.values()))
+        for impl_id, parts in able.items()
+    }
+    order, own = ranked(costs, preference), able.get(IMPL_ID, {})
+    if len(own) < 2:
+        return order
+    slower = {
+        impl_id
+        for impl_id, parts in able.items()
+        if any(ranked({IMPL_ID: own[form], impl_id: one}, preference)[0] != impl_id for form, one in parts.items())
+    }
+    others = {impl_id: us for impl_id, us in costs.items() if impl_id not in slower}
+    return _moved(order, ranked(others, preference)[0])
+
+
+def _settle(found: list[tuple[int, list[str]]], on_device: Container[tuple[int, str]]) -> None:
+    """Where the host is the bound it does the same for any number of tokens: what is first for one number alone, between two that
+    agree on another, is no choice but the noise of the host, and changed to theirs.
+
+    Args:
+        found: numbers of tokens and their orders.
+        on_device: numbers of tokens and implementations whose bound is the device.
+    """
+    for place in range(1, len(found) - 1):
+        (_, before), (tokens, order), (_, after) = found[place - 1 : place + 2]
+        measured = before[0] in order and (tokens, before[0]) not in on_device and (tokens, order[0]) not in on_device
+        if before[0] == after[0] and measured:
+            found[place] = (tokens, _moved(order, before[0]))
+
+
+def _moved(order: list[str], first: str) -> list[str]:
+    return [first, *(impl_id for impl_id in order if impl_id != first)]
