@@ -7,8 +7,9 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from figures import interval, layers
 from steps import median_interval
-from traces import Kernel, Step
+from traces import Kernel, Measured, Step
 
 #: Of a name in the table.
 WIDTH = 72
@@ -39,10 +40,21 @@ def labels(names: Iterable[str]) -> dict[str, str]:
 
 
 def differs(kernel: Kernel | None, base: Kernel | None) -> bool:
-    """Whether a kernel has another number of calls than in the base, or a time that noise does not explain."""
+    """Whether a kernel has another number of calls than in the base, or a time that noise, where it is known, does not explain."""
     if kernel is None or base is None:
         return kernel is not base
-    return kernel.calls != base.calls or abs(kernel.time.us - base.time.us) > kernel.time.noise + base.time.noise
+    noise = noise_of(kernel.time, base.time)
+    return kernel.calls != base.calls or (noise is not None and abs(kernel.time.us - base.time.us) > noise)
+
+
+def noise_of(*times: Measured) -> float | None:
+    """Of a difference or a sum; None where that of one of them is not known."""
+    return None if any(one.noise is None for one in times) else sum(one.noise or 0.0 for one in times)
+
+
+def with_noise(one: Measured) -> str:
+    """A duration with what it varies by."""
+    return f"{one.us:,.1f}" + ("" if one.noise is None else f" ± {one.noise:,.1f}")
 
 
 def difference(name: str, steps: Mapping[str, Step]) -> float:
@@ -100,7 +112,7 @@ def composition(step: Step, base: Step) -> dict[str, tuple[int, float, float]]:
 def sentence(name: str, base_name: str, step: Step, base: Step) -> str:
     """Whether an engine's kernels are the same list as the base's, and what the difference of the sums is made of."""
     more = step.total.us - base.total.us
-    noise = step.total.noise + base.total.noise
+    noise = noise_of(step.total, base.total)
     parts = composition(step, base)
     if step.listed() == base.listed():
         same = f"the same list of kernels as {base_name}'s, name and number"
@@ -117,7 +129,8 @@ def sentence(name: str, base_name: str, step: Step, base: Step) -> str:
         for kind, (count, calls, us) in parts.items()
         if count
     ]
-    return f"{name}: {same}; device time {more:+,.1f} us a step (noise {noise:,.1f}), made of {', '.join(said)}."
+    told = "unknown" if noise is None else f"{noise:,.1f}"
+    return f"{name}: {same}; device time {more:+,.1f} us a step (noise {told}), made of {', '.join(said)}."
 
 
 def not_whole(steps: Mapping[str, Step]) -> list[str]:
@@ -137,25 +150,31 @@ def section(steps: Mapping[str, Step], clock: Mapping[str, Sequence[float]]) -> 
         steps: by engine; the first is what the others are compared with.
         clock: engine to microseconds of a step in every round, without the profiler.
     """
+    base_name, base = next(iter(steps.items()))
     wall = {name: median_interval(clock[name]) for name in steps}
     lines = [f"| kernel | {' | '.join(steps)} | largest difference, us |", f"|---|{'---:|' * (len(steps) + 1)}"]
     lines += rows(steps)
     total, busy = [step.total for step in steps.values()], [step.busy for step in steps.values()]
     lines += [
-        _summed("sum of device time, us", [f"{one.us:,.1f} ± {one.noise:,.1f}" for one in total]),
-        _summed("device busy, us", [f"{one.us:,.1f} ± {one.noise:,.1f}" for one in busy]),
+        _summed("sum of device time, us", map(with_noise, total)),
+        _summed("device busy, us", map(with_noise, busy)),
         _summed("clock, us", ["{:,.1f} ({:,.1f} to {:,.1f})".format(*wall[name]) for name in steps]),
+        _summed("speed", ["{:.3f} ± {:.3f}".format(*speed(clock[name], clock[base_name])) for name in steps]),
         _summed("idle, us", [f"{wall[name][0] - step.busy.us:,.1f}" for name, step in steps.items()]),
         "",
     ]
-    base_name, base = next(iter(steps.items()))
     lines += [f"- {sentence(name, base_name, step, base)}" for name, step in list(steps.items())[1:]]
     broken = not_whole(steps)
     lines += ["- Not a whole number of calls a step: " + ("; ".join(broken) if broken else "none") + ".", ""]
     return lines
 
 
-def _summed(what: str, cells: Sequence[str]) -> str:
+def speed(clock: Sequence[float], base: Sequence[float]) -> tuple[float, float]:
+    """Mean and half of the 95 % interval of the ratio of an engine's speed to the base's, of the rounds that both have."""
+    return interval([theirs / ours for ours, theirs in zip(clock, base, strict=False)])
+
+
+def _summed(what: str, cells: Iterable[str]) -> str:
     return f"| {what} | {' | '.join(cells)} | |"
 
 
@@ -163,17 +182,19 @@ def page(result: Mapping[str, Any], steps: Mapping[int, Mapping[str, Step]]) -> 
     """The result as Markdown."""
     lines = [f"# {result['title']}, {result['date']}", "", f"`{result['command']}`", "", result["setting"], ""]
     lines += [", ".join(f"{name} {version}" for name, version in result["versions"].items()) + ".", ""]
+    single = result["repeats"] < 2
+    repeated = "once" if single else f"medians; ± is half of the range of {result['repeats']} repetitions"
+    differing = "" if single else " and differs by less"
     lines += [
         f"Cells: calls a step x microseconds a call. By difference of jobs of {' and '.join(map(str, result['tokens']))} tokens, "
-        f"medians; ± is half of the range of {result['repeats']} repetitions, and `other` holds what is "
-        "called as often everywhere and differs by less. `device busy`: what overlaps counts once. `clock`: the same difference "
-        "without the profiler, median with its 95 % interval by order statistics. `idle`: clock less device busy, the host's part "
-        "and the gaps between kernels.",
+        f"{repeated}, and `other` holds what is called as often everywhere{differing}. `device busy`: "
+        "what overlaps counts once. `clock`: the same difference without the profiler, median with its 95 % interval by order "
+        "statistics; `speed`: the mean ratio to the first engine's of the same round with its 95 % interval. `idle`: clock less "
+        "device busy, the host's part and the gaps between kernels.",
         "",
     ]
     for requests, by_engine in steps.items():
         lines += [f"Decoding, {requests} request{'s' if requests > 1 else ''}:", ""]
         lines += section(by_engine, result["clock_us"][str(requests)]) if by_engine else ["no engine is left.", ""]
     lines += [f"{name} is missing, {why.removeprefix(f'{name}: ')}" for name, why in result["failed"].items()]
-    lines += [f"Not as the policy says: {problem}" for problem in result["problems"]]
-    return "\n".join([*lines, ""])
+    return "\n".join([*lines, "", *layers(result)])

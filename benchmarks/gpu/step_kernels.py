@@ -36,7 +36,7 @@ from turns import measure
 #: Tokens of the shorter job. The second is the first that decoding makes: how it begins and ends is then the same in both.
 FEW = 2
 #: Options that a result names.
-SHOWN = ("engines", "requests", "steps", "repeats", "rounds")
+SHOWN = ("engines", "requests", "steps", "repeats", "rounds", "seconds")
 #: Engine to number of requests to the traces of every repetition, without and with steps.
 Traces = dict[str, dict[int, list[tuple[Trace, Trace]]]]
 
@@ -136,7 +136,7 @@ def run(arguments: Any) -> bool:
     version = versions(arguments.own, arguments.site)
     mode = "eager" if arguments.eager else "graphs"
     options = ["--framework", arguments.framework, *(["--eager"] if arguments.eager else [])]
-    options += [word for key in SHOWN for word in (f"--{key}", str(vars(arguments)[key]))]
+    options += [word for key in SHOWN for word in (f"--{key}", f"{vars(arguments)[key]}")]
     result = headed(
         "step_kernels.py",
         shlex.join(options),

@@ -45,11 +45,11 @@ class Measured:
 
     Args:
         us: the median.
-        noise: half of the range of all repetitions.
+        noise: half of the range of all repetitions; None where there was one.
     """
 
     us: float
-    noise: float
+    noise: float | None
 
 
 @dataclass(frozen=True)
@@ -146,4 +146,4 @@ def step(pairs: Sequence[tuple[Trace, Trace]], steps: int) -> Step:
 
 def measured(values: Sequence[float]) -> Measured:
     """Of all repetitions."""
-    return Measured(statistics.median(values), (max(values) - min(values)) / 2)
+    return Measured(statistics.median(values), (max(values) - min(values)) / 2 if len(values) > 1 else None)

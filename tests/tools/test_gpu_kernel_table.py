@@ -11,7 +11,7 @@ import traces
 GEMM, NORM, ROPE = "gemm", "norm<bf16>", "rope"
 
 
-def step(calls: Mapping[str, float], us: Mapping[str, float], noise: float = 0.1) -> traces.Step:
+def step(calls: Mapping[str, float], us: Mapping[str, float], noise: float | None = 0.1) -> traces.Step:
     """Of kernels that take so long a call."""
     found = {name: traces.Kernel(n, traces.Measured(n * us[name], noise)) for name, n in calls.items()}
     total = sum(kernel.time.us for kernel in found.values())
@@ -78,13 +78,41 @@ def test_the_page_has_the_idle_time_and_names_what_is_missing() -> None:
     native = step({GEMM: 4}, {GEMM: 30.0})
     result = {"title": "t", "date": "d", "command": "c", "setting": "s", "versions": {"torch": "2"}, "tokens": [2, 10]}
     result |= {"repeats": 3, "clock_us": {"1": {"native": [150.0] * 6}}, "failed": {"vendor": "vendor: died"}}
+    result |= {"choices": {"tuned": ["rms_norm: native"]}}
     text = kernel_table.page({**result, "problems": ["tuned: rms_norm"]}, {1: {"native": native}, 64: {}})
     assert "By difference of jobs of 2 and 10 tokens" in text
     assert "Decoding, 1 request:" in text
     assert "| sum of device time, us | 120.0 ± 0.1 | |" in text
     assert "| device busy, us | 119.0 ± 0.1 | |" in text
     assert "| clock, us | 150.0 (150.0 to 150.0) | |" in text
+    assert "| speed | 1.000 ± 0.000 | |" in text
     assert "| idle, us | 31.0 | |" in text
+    assert "Layers of tuned:\n\n```\nrms_norm: native\n```" in text
     assert "Decoding, 64 requests:\n\nno engine is left." in text
     assert "vendor is missing, died" in text
     assert "Not as the policy says: tuned: rms_norm" in text
+
+
+def test_where_there_was_one_repetition_the_noise_is_unknown_and_only_calls_differ() -> None:
+    us = {GEMM: 30.0, NORM: 2.0}
+    native, other = step({GEMM: 4, NORM: 65}, us, None), step({GEMM: 4, NORM: 64}, {**us, GEMM: 40.0}, None)
+    (row, rest) = kernel_table.rows({"native": native, "other": other})
+    assert (row, rest) == (
+        "| norm<bf16> | 65 x 2.00 | 64 x 2.00 | 2.0 |",
+        "| other (1 kernels) | 4 calls, 120.0 | 4 calls, 160.0 | |",
+    )
+    lines = kernel_table.section({"native": native, "other": other}, {"native": [3.0, 2.0], "other": [3.0, 4.0]})
+    assert "| sum of device time, us | 250.0 | 288.0 | |" in lines
+    assert "| speed | 1.000 ± 0.000 | 0.750 ± 3.176 | |" in lines
+    assert any("device time +38.0 us a step (noise unknown)" in line for line in lines)
+    result = {
+        "title": "t",
+        "date": "d",
+        "command": "c",
+        "setting": "s",
+        "versions": {},
+        "tokens": [2, 10],
+        "repeats": 1,
+    }
+    text = kernel_table.page({**result, "failed": {}, "choices": {}}, {})
+    assert "tokens, once, and `other` holds what is called as often everywhere. " in text

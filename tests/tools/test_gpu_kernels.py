@@ -96,6 +96,7 @@ def test_repetitions_give_medians_their_range_and_leave_the_noise_of_the_prefill
     assert found.kernels[GEMM].calls == 2.0  # one repetition divided its prefill otherwise
     assert (found.kernels[GEMM].time.us, found.kernels[GEMM].time.noise) == (27.5, 4.0)
     assert (found.total.us, found.total.noise) == (27.5, 4.0)
+    assert traces.measured([3.0]) == traces.Measured(3.0, None)
 
 
 def test_calls_that_are_no_whole_number_are_said_and_do_not_change_the_list() -> None:
