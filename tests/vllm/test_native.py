@@ -88,6 +88,16 @@ def test_a_layer_for_tune_waits_for_no_model() -> None:
     assert "fl_native" not in vars(layer)
 
 
+@pytest.mark.parametrize(("backend", "fused"), [("inductor", True), ("eager", False)])
+def test_a_layer_for_tune_is_fused_in_graphs_where_the_platform_compiles_with_inductor(
+    monkeypatch: pytest.MonkeyPatch, backend: str, fused: bool
+) -> None:
+    from vllm.platforms import current_platform
+
+    monkeypatch.setattr(current_platform, "simple_compile_backend", backend)
+    assert framework_layer("rms_norm", {"hidden": 64, "head_size": 64}, torch.float32, "cpu").fused is fused
+
+
 def test_a_layer_for_tune_says_how_vllm_rounds_as_a_replacement_does() -> None:
     offered = framework_layer("rms_norm", {"hidden": 64, "head_size": 64}, torch.float32, "cpu")
     assert offered.layer.fl_wishes == ("cast_x_before_out_mul", "cast_x_to_weight_dtype")

@@ -31,12 +31,14 @@ class FrameworkLayer:
         method: the framework's own method, a function of the layer and the framework's arguments.
         forward: of a site, the function of the same arguments that an adapter puts in its place.
         arguments: the framework's arguments, from the operator's without ``obj``.
+        fused: in graphs the framework's compiler fuses the method with what is around the layer, so that it has no time of its own.
     """
 
     layer: Any
     method: Callable[..., Any]
     forward: Callable[[Site], Callable[..., Any]]
     arguments: Callable[..., tuple[Any, ...]]
+    fused: bool = False
 
 
 def native_impl(op_name: str, fn: Callable[..., Any] | None = None) -> OpImpl:

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """vLLM's layers for ``fl-dispatch tune``: as vLLM builds them, with what they run eagerly without us and with us.
 
-In a compiled model vLLM runs plain PyTorch that Inductor fuses with what is around it; that has no time of its own.
+In a compiled model vLLM runs plain PyTorch that Inductor fuses with what is around it; that has no time of its own, and the layer
+says so where vLLM's platform compiles with it.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ def framework_layer(op_name: str, sizes: Mapping[str, int], dtype: Any, device: 
     """
     import torch
     from vllm.config import CompilationConfig, VllmConfig, set_current_vllm_config
+    from vllm.platforms import current_platform
 
     before = torch.get_default_dtype()
     torch.set_default_dtype(dtype)
@@ -52,7 +54,11 @@ def framework_layer(op_name: str, sizes: Mapping[str, int], dtype: Any, device: 
     # What an implementation reads off a replacement.
     layer.__class__ = type(klass.__name__, (klass,), dict(bridge.attributes))
     return FrameworkLayer(
-        layer, _unbound(method), lambda site: bridge.eager(layer, site, klass.forward_native), bridge.arguments
+        layer,
+        _unbound(method),
+        lambda site: bridge.eager(layer, site, klass.forward_native),
+        bridge.arguments,
+        fused=current_platform.simple_compile_backend == "inductor",
     )
 
 

@@ -220,7 +220,13 @@ def _remarks(figures: Iterable[Figure], purpose: str, on_host: bool) -> list[str
     """What is not to be seen in the figures of how the orders came about."""
     from fl_dispatch.native import IMPL_ID
 
-    if purpose == "graph" or on_host or not any(one.impl_id == IMPL_ID for one in figures):
+    own = [one for one in figures if one.impl_id == IMPL_ID]
+    if purpose == "graph" and any(one.fused for one in own):
+        return [
+            f"{IMPL_ID} is first: the compiler of these graphs fuses it with what is around it, see docs/tune.md",
+            "",
+        ]
+    if purpose == "graph" or on_host or not own:
         return []
     return [f"{IMPL_ID} gives way only to what takes less than two thirds of its host time, see docs/tune.md", ""]
 

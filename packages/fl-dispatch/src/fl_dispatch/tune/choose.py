@@ -81,12 +81,14 @@ def orders(
     """The order of one operator, by the number of tokens where that matters; empty when nothing could be measured.
 
     Where an operator has several workloads (a norm with and without residual) their times are added up, and an implementation
-    has to be able of all; the framework's own method gives way only to what is faster in each, since a model calls one of them more
-    often than the other. With ``on_host`` the host itself computes, and its times are compared as they are. A bucket ends at the
-    last number of tokens that was measured with the same first choice.
+    has to be able of all; the framework's own method gives way only to what is faster in each, since a model calls one of them
+    more often than the other. In graphs it is first wherever their compiler fuses it with what is around it: what it takes there
+    cannot be measured alone. With ``on_host`` the host itself computes, and its times are compared as they are. A bucket ends at
+    the last number of tokens that was measured with the same first choice.
     """
     chosen = [f for f in figures if f.op_name == op_name and f.dtype == dtype]
     workloads = {figure.workload for figure in chosen}
+    fused = purpose == "graph" and any(figure.fused for figure in chosen)
     found: list[tuple[int, list[str]]] = []
     on_device: set[tuple[int, str]] = set()
     for tokens in sorted({figure.tokens for figure in chosen}):
@@ -99,7 +101,8 @@ def orders(
                     on_device.add((tokens, figure.impl_id))
         able = {impl_id: parts for impl_id, parts in forms.items() if len(parts) == len(workloads)}
         if able:
-            found.append((tokens, _order(able, preference)))
+            order = _order(able, preference)
+            found.append((tokens, _moved(order, IMPL_ID) if fused and IMPL_ID in able else order))
     if purpose != "graph" and not on_host:
         _settle(found, on_device)
     # A bucket has the order of the most tokens in it.

@@ -32,6 +32,7 @@ class Figure:
         device_us: what it takes on the device in a graph; None where that cannot be measured.
         host_spread_us, device_spread_us: half of the range in which the middle half of the rounds lies.
         failed: why there are no times.
+        fused: of the framework's own method, as ``FrameworkLayer`` has it.
     """
 
     workload: str
@@ -45,6 +46,7 @@ class Figure:
     host_spread_us: float = 0.0
     device_spread_us: float = 0.0
     failed: str | None = None
+    fused: bool = False
 
     def as_dict(self) -> dict[str, Any]:
         """For the policy file: rounded, without what is empty."""
@@ -52,7 +54,7 @@ class Figure:
         return {
             key: value
             for key, value in plain.items()
-            if not (value is None or (key.endswith("_spread_us") and value == 0.0))
+            if not (value is None or value is False or (key.endswith("_spread_us") and value == 0.0))
         }
 
 
@@ -158,6 +160,7 @@ def _step(
             device_us=statistics.median(times) if times else None,
             host_spread_us=_spread(host[name]),
             device_spread_us=_spread(times),
+            fused=name == IMPL_ID and layers is not None and layers[0].fused,
         )
 
 

@@ -80,6 +80,8 @@ def _figure(row: Any, where: str) -> Figure:
         value = row.get(key)
         if not isinstance(value, int | float) or isinstance(value, bool) or not 0 <= value < _LIMIT:
             raise ValueError(f"{where}.{key} must be microseconds, 0 or more, {_found(row, key)}")
+    if not isinstance(row.get("fused", False), bool):
+        raise ValueError(f"{where}.fused must be true or false, {_found(row, 'fused')}")
     if "failed" in row:
         _word(row, "failed", f"{where}.failed")
     return Figure(**row)
