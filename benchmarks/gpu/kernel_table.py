@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -171,7 +172,8 @@ def section(steps: Mapping[str, Step], clock: Mapping[str, Sequence[float]]) -> 
 
 def speed(clock: Sequence[float], base: Sequence[float]) -> tuple[float, float]:
     """Mean and half of the 95 % interval of the ratio of an engine's speed to the base's, of the rounds that both have."""
-    return interval([theirs / ours for ours, theirs in zip(clock, base, strict=False)])
+    found = [theirs / ours for ours, theirs in zip(clock, base, strict=False) if ours > 0 and theirs > 0]
+    return interval(found) if found else (math.nan, math.nan)
 
 
 def _summed(what: str, cells: Iterable[str]) -> str:

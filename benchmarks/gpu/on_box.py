@@ -45,6 +45,13 @@ LOGITS = ("logits", "vllm-logits")
 STEPPING = ("steps", "vllm-steps")
 KERNELS = ("kernels", "vllm-kernels")
 BRIDGES = ("bridge", "vllm-bridge")
+#: Step to the program that takes further arguments.
+TAKING = {
+    **dict.fromkeys(("tests", "kit", "aten"), "pytest"),
+    **dict.fromkeys(SERVE, "serve.py"),
+    **dict.fromkeys(STEPPING, "steps.py"),
+    **dict.fromkeys(KERNELS, "step_kernels.py"),
+}
 #: Step to seconds after which it is ended; what it has written by then stays.
 LIMITS = {
     **dict.fromkeys([*SERVE, *STEPPING, *KERNELS, "tp"], 480.0),
@@ -168,13 +175,17 @@ def main() -> int:
     parser.add_argument("--steps", default=DEFAULT_STEPS, help=f"some of: {','.join(STEPS)}")
     parser.add_argument("--seconds", type=float, default=150.0, help="of measuring in each step that serves")
     parser.add_argument(
-        "further", nargs="*", help="arguments for pytest, serve.py, steps.py or step_kernels.py, after --"
+        "further", nargs="*", help="after --, for every step whose program takes any: pytest, serve.py, steps.py, ..."
     )
     arguments = parser.parse_args()
     steps = list(filter(None, arguments.steps.split(",")))
     unknown = [step for step in steps if step not in STEPS]
     if unknown:
         parser.error(f"unknown step {unknown[0]!r}; there are: {', '.join(STEPS)}")
+    taking = {TAKING[step]: step for step in steps if step in TAKING}
+    if arguments.further and len(taking) != 1:
+        found = ", ".join(f"{step} ({program})" for program, step in taking.items()) or "none of the steps"
+        parser.error(f"arguments after -- are for the steps of one program; here {found} would take them")
     signal.signal(signal.SIGTERM, lambda *_: sys.exit("terminated"))
     arguments.out.mkdir(parents=True, exist_ok=True)
     folders = Folders((arguments.site or Path(tempfile.mkdtemp(prefix="site-"))).resolve(), arguments.out.resolve())

@@ -22,18 +22,25 @@ from typing import Any
 
 from engines import exit_on_terminate, stop_all
 from figures import Rates, table
-from groups import GROUPS, note_layers, place, start_group
+from groups import GROUPS, Group, names, note_layers, place, start_group
 from placement import cpu_times, stolen_share
 from results import device, headed, versions, write
 from turns import measure
 
 
-def run_group(name: str, arguments: Any) -> bool:
+def chosen(text: str, engines: str) -> dict[str, Group]:
+    """The groups of these names with semicolons; only their first engine and these, with commas, where any are named."""
+    found = {}
+    for name in filter(None, (part.strip() for part in text.split(";"))):
+        if name not in GROUPS:
+            raise SystemExit(f"unknown group {name!r}; there are: {'; '.join(GROUPS)}")
+        first, *_ = (group := GROUPS[name]).engines
+        found[name] = group.only([first, *names(engines)]) if engines else group
+    return found
+
+
+def run_group(name: str, group: Group, arguments: Any) -> bool:
     """Start, measure, check and write one group; True if nothing is missing or wrong."""
-    group = GROUPS[name]
-    if arguments.engines:
-        first = next(iter(group.engines))
-        group = group.only([first, *arguments.engines.split(",")])
     slug = re.sub(r"\W+", "-", name).lower()
     version = versions(arguments.own, arguments.site)
     turns = [f"of {name} the best of {job.turns} turns a round" for name, job in group.jobs.items() if job.turns > 1]
@@ -95,6 +102,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         "--seconds", type=float, default=150.0, help="of measuring a group; the round that passes is the last"
     )
     arguments = parser.parse_args(argv)
+    groups = chosen(arguments.groups, arguments.engines)
     arguments.engine_options, arguments.model_name = [], "a Llama of 8B shape with random weights"
     arguments.shown = [
         "--groups",
@@ -107,7 +115,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     ]
     arguments.out.mkdir(parents=True, exist_ok=True)
     exit_on_terminate()
-    outcomes = [run_group(name, arguments) for name in arguments.groups.split(";")]
+    outcomes = [run_group(name, group, arguments) for name, group in groups.items()]
     return 0 if all(outcomes) else 1
 
 

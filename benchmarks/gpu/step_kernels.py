@@ -26,7 +26,7 @@ from typing import Any
 
 from engines import SETTLE_SECONDS, Engine, EngineError, exit_on_terminate, stop_all
 from figures import Job, Rates, short_name
-from groups import group_of, note_layers, place, start_group
+from groups import group_of, names, note_layers, place, start_group
 from kernel_table import page
 from results import device, headed, versions, write
 from steps import PROMPT
@@ -129,7 +129,7 @@ def trace_all(
 
 def run(arguments: Any) -> bool:
     """Start, measure and write; True if nothing is missing or wrong."""
-    group = group_of(arguments.framework, arguments.eager, arguments.engines.split(","))
+    group = group_of(arguments.framework, arguments.eager, names(arguments.engines))
     counts = list(map(int, arguments.requests.split(",")))
     name = ("" if arguments.framework == "sglang" else "vllm-") + "kernels" + ("-eager" if arguments.eager else "")
     jobs = decoding(counts, arguments.steps)
@@ -162,6 +162,8 @@ def run(arguments: Any) -> bool:
             }
             for count in counts
         }
+        # A step that is ended early leaves what it has: the repetitions that were made.
+        result["repeats"] = max((len(pairs) for by_count in traces.values() for pairs in by_count.values()), default=0)
         result["requests"] = {
             str(count): {engine: dataclasses.asdict(one) for engine, one in by_engine.items()}
             for count, by_engine in found.items()

@@ -480,8 +480,53 @@ def test_a_step_of_vllm_runs_vllm_with_its_packages(tmp_path: Path) -> None:
         assert command[command.index("--site") + 1] == str(folders.framework(framework))
         assert on_box.LIMITS[step] == 480.0
         assert on_box.commands(step, folders, ["--more"], 60.0) == [[*command, "--more"]]
+    (command,) = on_box.commands("serve-eager", folders, [], 60.0)
+    assert on_box.commands("serve-eager", folders, ["--more"], 60.0) == [[*command, "--more"]]
     assert folders.of_step("vllm-logits") == folders.of_step("tune-vllm") == folders.framework("vllm")
     assert folders.of_step("serve-eager") == folders.of_step("tp") == folders.site
+
+
+@pytest.mark.parametrize(
+    ("steps", "would"),
+    [("tests,serve-graphs", "tests (pytest), serve-graphs (serve.py)"), ("tune,versions", "none of the steps")],
+)
+def test_further_arguments_are_for_one_program(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, steps: str, would: str
+) -> None:
+    call = ["on_box.py", "--parts", str(tmp_path), "--out", str(tmp_path / "out"), "--steps", steps]
+    monkeypatch.setattr(sys, "argv", [*call, "--", "-n", "6"])
+    with pytest.raises(SystemExit):
+        on_box.main()
+    assert (
+        f"arguments after -- are for the steps of one program; here {would} would take them" in capsys.readouterr().err
+    )
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("steps", ["tests,kit", "tune-vllm,vllm-eager"])
+def test_further_arguments_reach_the_steps_that_take_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, steps: str
+) -> None:
+    ran: list[tuple[str, list[str]]] = []
+
+    def noting(step: str, folders: Any, further: list[str], seconds: float) -> int:
+        (folders.out / f"{step}.log").touch()
+        ran.append((step, further))
+        return 0
+
+    monkeypatch.setattr(on_box, "run", noting)
+    call = [
+        "on_box.py",
+        "--parts",
+        str(tmp_path / "no"),
+        "--out",
+        str(tmp_path / "out"),
+        "--site",
+        str(tmp_path / "site"),
+    ]
+    monkeypatch.setattr(sys, "argv", [*call, "--steps", steps, "--", "-n", "6"])
+    assert on_box.main() == 0
+    assert ran == [(step, ["-n", "6"]) for step in steps.split(",")]
 
 
 def test_a_step_that_takes_too_long_is_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 
 import kernel_table
@@ -104,6 +105,8 @@ def test_where_there_was_one_repetition_the_noise_is_unknown_and_only_calls_diff
     lines = kernel_table.section({"native": native, "other": other}, {"native": [3.0, 2.0], "other": [3.0, 4.0]})
     assert "| sum of device time, us | 250.0 | 288.0 | |" in lines
     assert "| speed | 1.000 ± 0.000 | 0.750 ± 3.176 | |" in lines
+    assert math.isnan(kernel_table.speed([], [])[0])
+    assert kernel_table.speed([0.0, -1.0, 2.0, 2.0], [1.0, 1.0, 1.0, 1.0, 1.0]) == (0.5, 0.0)  # times by difference
     assert any("device time +38.0 us a step (noise unknown)" in line for line in lines)
     result = {
         "title": "t",

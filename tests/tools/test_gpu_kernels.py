@@ -18,6 +18,7 @@ import groups
 import job_loop
 import kernel_table
 import pytest
+import serve
 import step_kernels
 import traces
 from figures import Job
@@ -214,6 +215,83 @@ def test_engines_are_chosen_from_the_group_of_framework_and_mode() -> None:
         SystemExit, match="unknown engine 'tund'; there are: native, native again, tuned, vendor, flagos"
     ):
         groups.GROUPS["vLLM eager"].only(["native", "tund"])
+
+
+def test_names_have_no_spaces_around_them_and_nothings_are_none() -> None:
+    assert groups.names(" native again, tuned,") == ["native again", "tuned"]
+    with pytest.raises(SystemExit, match="unknown engine ''; there are: native, "):
+        groups.GROUPS["eager"].only([])
+
+
+def test_the_groups_to_serve_are_known_before_any_starts() -> None:
+    found = serve.chosen("eager; vLLM eager", "tuned,native again")
+    assert {name: list(group.engines) for name, group in found.items()} == {
+        "eager": ["native", "tuned", "native again"],
+        "vLLM eager": ["native", "tuned", "native again"],
+    }
+    assert serve.chosen("eager", "") == {"eager": groups.GROUPS["eager"]}
+    with pytest.raises(SystemExit, match="unknown group 'egaer'; there are: CUDA graphs; eager; "):
+        serve.chosen("eager;egaer", "")
+    with pytest.raises(SystemExit, match="unknown engine 'tuned'; there are: native, native again, vendor, flagos"):
+        serve.chosen("eager;piecewise CUDA graphs", "tuned")  # which has none
+
+
+def test_serving_starts_the_engines_of_its_group_and_says_which(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    started: list[list[str]] = []
+
+    def start(
+        group: groups.Group, name: str, arguments: Any, failed: dict[str, str]
+    ) -> tuple[list[Any], dict[str, Path]]:
+        started.append(list(group.engines))
+        return [], {}
+
+    monkeypatch.setattr(serve, "start_group", start)
+    monkeypatch.setattr(serve, "device", lambda: "a device")
+    folders = [word for name in ("site", "own", "out") for word in (f"--{name}", str(tmp_path / name))]
+    assert serve.main([*folders, "--groups", "eager", "--engines", "native again"]) == 0
+    assert started == [["native", "native again"]]
+    (page,) = (tmp_path / "out").glob("*.md")
+    assert "serve.py --groups eager --engines 'native again' --rounds 10 --seconds 150" in page.read_text(
+        encoding="utf-8"
+    )
+
+
+def test_a_page_of_kernels_tells_the_repetitions_that_were_made(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pair = (trace({GEMM: 4}, {GEMM: 2.0}), trace({GEMM: 8}, {GEMM: 2.0}))
+    pages: list[str] = []
+
+    def all_traces(engines: Any, counts: Any, arguments: Any, folder: Any, failed: Any, after_round: Any) -> None:
+        for made in (1, 2):
+            after_round({"native, kernels": {1: [pair] * made}})
+            pages.append((tmp_path / "kernels.md").read_text(encoding="utf-8"))
+
+    monkeypatch.setattr(step_kernels, "start_group", lambda *_: ([], {}))
+    monkeypatch.setattr(step_kernels, "measure", lambda *_, **how: {})
+    monkeypatch.setattr(step_kernels, "clock", lambda *_: {"1": {"native": [4.0] * 6}})
+    monkeypatch.setattr(step_kernels, "trace_all", all_traces)
+    monkeypatch.setattr(step_kernels, "device", lambda: "a device")
+    folders = [word for name in ("site", "own") for word in (f"--{name}", str(tmp_path / name))]
+    call = [
+        *folders,
+        "--out",
+        str(tmp_path),
+        "--engines",
+        "native",
+        "--requests",
+        "1",
+        "--repeats",
+        "3",
+        "--seconds",
+        "7.5",
+    ]
+    step_kernels.main(call)
+    assert "--repeats 3 --rounds 9 --seconds 7.5" in pages[0]
+    assert "tokens, once, and `other`" in pages[0]
+    assert "half of the range of 2 repetitions" in pages[1]
 
 
 def test_a_job_is_only_profiled_where_that_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 
 from fl_dispatch.tune.choose import cost, orders, ranked
@@ -139,27 +141,107 @@ def test_the_frameworks_own_method_gives_way_only_to_what_is_faster_in_every_for
     assert order(forms("vendor", 1.0, 11.0), forms("flagos", 9.0, 9.0)) == ["flagos", "vendor", "native"]
 
 
-def alone(place, host=10.0, device=None, purpose="eager", **how):
-    """What is first for four numbers of tokens where the vendor takes half as long for one of them, and twice as long else."""
+def test_a_single_form_gives_way_likewise_where_ties_are_not_transitive():
+    def first(native, flagos, vendor, purpose):
+        times = {"native": native, "flagos": flagos, "vendor": vendor}
+        figures = [
+            figure(impl_id, 1, host=us, device=us if purpose == "graph" else 1.0) for impl_id, us in times.items()
+        ]
+        return orders(figures, "rms_norm", "bfloat16", purpose, ("native", *PREFERENCE))[0]
 
-    def figures_at(number, tokens):
-        factor = 0.5 if number == place else 2.0
-        yield figure("reference", tokens, host=host, device=device)
-        yield figure("vendor", tokens, host=host * factor, device=None if device is None else device * factor)
+    assert first(100, 68, 60, "eager") == "vendor"  # flagos is as good as it, but takes more than two thirds of native
+    assert first(10.4, 10.2, 10.0, "graph") == "vendor"  # flagos is as good as it, and native as flagos
+    assert first(10.2, 10.1, 10.0, "graph") == "native"
 
-    figures = [one for number, tokens in enumerate((1, 16, 64, 256)) for one in figures_at(number, tokens)]
-    return orders(figures, "rms_norm", "bfloat16", purpose, PREFERENCE, **how)
+
+@pytest.mark.parametrize("purpose", ["graph", "eager"])
+def test_in_graphs_what_their_compiler_fuses_is_first_where_it_is_able(purpose):
+    def order(impl_id, forms=("plain", "residual")):
+        figures = [figure(impl_id, 1, 9.0, 9.0, workload=form) for form in forms]
+        figures += [figure("vendor", 1, 1.0, 1.0, workload=form) for form in ("plain", "residual")]
+        fused = [dataclasses.replace(one, fused=one.impl_id == impl_id) for one in figures]
+        return orders(fused, "rms_norm", "bfloat16", purpose, ("native", *PREFERENCE))
+
+    assert order("native") == (["native", "vendor"] if purpose == "graph" else ["vendor", "native"])
+    assert order("native", forms=("plain",)) == ["vendor"]
+    assert order("flagos") == ["vendor", "flagos"]  # only a framework's own method can be
+
+
+def by_tokens(times, device=None, purpose="eager", preference=PREFERENCE, **how):
+    """First choices: number of tokens to the first.
+
+    Args:
+        times: implementation to the host's microseconds, for 1, 16, 64 and so on tokens; None where it is not able.
+        device: the same of the device.
+    """
+    counts = [1, 16, 64, 256, 1024]
+    figures = [
+        figure(impl_id, tokens, host, None if device is None else device[impl_id][place])
+        for impl_id, row in times.items()
+        for place, (tokens, host) in enumerate(zip(counts, row, strict=False))
+    ]
+    found = orders(figures, "rms_norm", "bfloat16", purpose, preference, **how)
+    return {bound: order[0] for bound, order in found.items()} if isinstance(found, dict) else {"all": found[0]}
+
+
+SLOWER, FASTER = [10.0] * 5, 7.0
 
 
 def test_where_the_host_is_the_bound_one_number_of_tokens_alone_makes_no_bucket():
-    assert alone(1) == alone(2, device=1.0) == ["reference", "vendor"]
-    assert list(alone(0)) == [1, "more"]  # at either end it may be the first of many
-    assert list(alone(3)) == [64, "more"]
+    for row in ([20, FASTER, 20, 20], [20, 20, FASTER, 20]):
+        assert by_tokens({"reference": SLOWER[:4], "vendor": row}) == {"all": "reference"}
+    # At either end it may be the first of many.
+    assert by_tokens({"reference": SLOWER[:4], "vendor": [FASTER, 20, 20, 20]}) == {1: "vendor", "more": "reference"}
+    assert by_tokens({"reference": SLOWER[:4], "vendor": [20, 20, 20, FASTER]}) == {64: "reference", "more": "vendor"}
 
 
-@pytest.mark.parametrize("how", [{"device": 50.0}, {"on_host": True}, {"device": 1.0, "purpose": "graph"}])
-def test_where_work_is_what_takes_the_time_it_makes_one(how):
-    assert list(alone(1, **how)) == [1, 16, "more"]
+def test_the_rest_of_an_order_stays_as_it_was_measured():
+    times = {"reference": SLOWER[:3], "vendor": [20, FASTER, 20], "flagos": [30, 9, 30]}
+    figures = [figure(impl_id, n, us) for impl_id, row in times.items() for n, us in zip((1, 16, 64), row, strict=True)]
+    figures.append(figure("vendor", 256, 1.0))
+    found = orders(figures, "rms_norm", "bfloat16", "eager", PREFERENCE)
+    assert found == {64: ["reference", "vendor", "flagos"], "more": ["vendor"]}
+    assert orders(figures[:-1], "rms_norm", "bfloat16", "eager", PREFERENCE) == ["reference", "vendor", "flagos"]
+
+
+def test_firsts_that_alternate_are_settled_by_the_same_neighbours_from_either_end():
+    other = [12, FASTER, 12, FASTER, FASTER]
+    assert by_tokens({"reference": SLOWER, "vendor": other}) == {16: "reference", "more": "vendor"}
+    assert by_tokens({"reference": SLOWER, "vendor": other[::-1]}) == {64: "vendor", "more": "reference"}
+
+
+def test_more_than_noise_makes_a_bucket():
+    assert by_tokens({"reference": SLOWER[:3], "vendor": [20, 6.6, 20]}) == {
+        1: "reference",
+        16: "vendor",
+        "more": "reference",
+    }
+
+
+def test_nothing_takes_a_number_of_tokens_from_the_frameworks_own_method_as_noise():
+    times = {"vendor": [10, 13, 10], "native": [20, 14, 20]}
+    assert by_tokens(times, preference=("native", *PREFERENCE)) == {1: "vendor", 16: "native", "more": "vendor"}
+    times |= {"flagos": [30, 9, 30]}  # first there, then native, then the vendor
+    assert by_tokens(times, preference=("native", *PREFERENCE)) == {1: "vendor", 16: "flagos", "more": "vendor"}
+
+
+def test_what_is_not_able_of_a_number_of_tokens_is_not_first_there():
+    times = {"reference": [10, None, 10], "vendor": [20, 20, 20]}
+    assert by_tokens(times) == {1: "reference", 16: "vendor", "more": "reference"}
+
+
+@pytest.mark.parametrize(
+    "how",
+    [
+        {"device": {"reference": SLOWER, "vendor": [1, FASTER + 0.5, 1]}},  # of the first
+        {"device": {"reference": [1, 10.5, 1], "vendor": [1, 1, 1]}},  # of the other
+        {"on_host": True},
+        {"device": {"reference": SLOWER, "vendor": [20, FASTER, 20]}, "purpose": "graph"},
+    ],
+)
+def test_where_work_is_what_takes_the_time_one_number_of_tokens_makes_a_bucket(how):
+    wanted = {1: "reference", 16: "vendor", "more": "reference"}
+    assert by_tokens({"reference": SLOWER[:3], "vendor": [20, FASTER, 20]}, **how) == wanted
 
 
 def test_only_the_dtype_that_was_asked_for_counts():

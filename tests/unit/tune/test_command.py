@@ -199,10 +199,18 @@ def test_it_chooses_anew_from_figures_without_measuring(folder, capsys, argument
 def test_in_graphs_a_method_that_their_compiler_fuses_is_first(folder, capsys, arguments, order):
     (folder / "a.yaml").write_text(FIGURES.replace("host_us: 9,", "host_us: 9, fused: true,"))
     assert main(["tune", "--from", "a.yaml", "-o", "b.yaml", "--prefix", "FL_DISPATCH_", *arguments]) == 0
-    assert ("\nnative is first: the compiler of these graphs fuses it" in capsys.readouterr().out) == (not arguments)
+    assert ("\nnative is first for rms_norm: the compiler of these graphs fuses it" in capsys.readouterr().out) == (
+        not arguments
+    )
     config = load_config("FL_DISPATCH_", {"FL_DISPATCH_CONFIG": "b.yaml"})
     assert list(config.policy.per_op["rms_norm"]) == order
     assert [one.get("fused") for one in config.tuned["figures"]] == [True, None, None]  # kept for the next choice
+
+
+def test_what_the_host_computes_itself_has_no_rule_to_tell_of(folder, capsys):
+    (folder / "a.yaml").write_text(FIGURES.replace("{device: D", "{device_type: cpu, device: D"))
+    assert main(["tune", "--from", "a.yaml", "-o", "b.yaml", "--prefix", "FL_DISPATCH_", "--for", "eager"]) == 0
+    assert "native gives way" not in capsys.readouterr().out
 
 
 def test_a_file_is_to_be_used_by_the_adapter_it_was_made_for(folder, capsys):
@@ -249,6 +257,8 @@ def test_it_says_what_is_wrong_with_a_file_to_choose_from(folder, capsys, text, 
         ("device_us: 1", "device_us: -1", "tuned.figures[1].device_us must be microseconds, 0 or more, not -1"),
         ("host_us: 70", "host_us: fast", "tuned.figures[2].host_us must be microseconds, 0 or more, not 'fast'"),
         ("host_us: 9,", "fused: 1,", "tuned.figures[0].fused must be true or false, not 1"),
+        ("host_us: 90,", "fused: true,", "tuned.figures[1].fused is of native only, not of 'flagos'"),
+        ("impl_id: v.x", "impl_id: native", "tuned.figures[2] is of the same as tuned.figures[0]"),
         ("host_us: 70", "host_us: null", "tuned.figures[2].host_us must be microseconds, 0 or more, not None"),
         ("floor_us: 0.1, ", "", "tuned.figures[0].floor_us must be microseconds, 0 or more, and is missing"),
         ("impl_id: native", "impl_id: 7", "tuned.figures[0].impl_id must be a word, not 7"),

@@ -7,7 +7,7 @@ import argparse
 import datetime
 import shlex
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -130,7 +130,7 @@ def _run(args: argparse.Namespace) -> tuple[str, int]:
             table,
             "",
             *_left_out(figures),
-            *_remarks(considered, purpose, on_host),
+            *_remarks([one for one in considered if one.dtype == dtype], found, purpose, on_host),
             closing,
         )
     ), 0
@@ -216,17 +216,17 @@ def _rows(order: Any) -> list[tuple[str, str]]:
     return [("all", " > ".join(order) or "nothing could be measured")]
 
 
-def _remarks(figures: Iterable[Figure], purpose: str, on_host: bool) -> list[str]:
+def _remarks(figures: Iterable[Figure], found: Mapping[str, Any], purpose: str, on_host: bool) -> list[str]:
     """What is not to be seen in the figures of how the orders came about."""
     from fl_dispatch.native import IMPL_ID
 
     own = [one for one in figures if one.impl_id == IMPL_ID]
-    if purpose == "graph" and any(one.fused for one in own):
-        return [
-            f"{IMPL_ID} is first: the compiler of these graphs fuses it with what is around it, see docs/tune.md",
-            "",
-        ]
-    if purpose == "graph" or on_host or not own:
+    if purpose == "graph":
+        fused = dict.fromkeys(one.op_name for one in own if one.fused)
+        first = [op_name for op_name in fused if any(order.startswith(IMPL_ID) for _, order in _rows(found[op_name]))]
+        why = "the compiler of these graphs fuses it with what is around it, see docs/tune.md"
+        return [f"{IMPL_ID} is first for {', '.join(first)}: {why}", ""] if first else []
+    if on_host or not own:
         return []
     return [f"{IMPL_ID} gives way only to what takes less than two thirds of its host time, see docs/tune.md", ""]
 

@@ -4,7 +4,9 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Container, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
 
 from fl_dispatch.native import IMPL_ID
 from fl_dispatch.tune.measure import Figure
@@ -21,8 +23,31 @@ HOST_VARIES = WIDEST_TIE / 2
 #: sgl_kernel's norms, a quarter faster here than vLLM's, took longer there, and made what follows 6 microseconds a call longer.
 NATIVE_SHARE = (1 + WIDEST_TIE) * 2 / 3
 
+#: What the noise of a busy host makes of a time in the middle of a measurement, seen on an H200: half as much again.
+MOST_NOISE = 1.5
+
 #: Orders by the number of tokens up to which they hold, with ``more`` last; or one order for all.
 Orders = Mapping[int | str, list[str]] | list[str]
+
+
+class _Counted(NamedTuple):
+    """Microseconds as they are compared, how far they vary, and whether they are the device's."""
+
+    us: float
+    spread: float
+    by_device: bool
+
+
+@dataclass(frozen=True)
+class _Bucket:
+    """A number of tokens: its order, and what counts of each implementation that is able of all forms."""
+
+    tokens: int
+    order: list[str]
+    able: Mapping[str, Mapping[str, _Counted]]
+
+    def us(self, impl_id: str) -> float:
+        return sum(one.us for one in self.able[impl_id].values())
 
 
 def cost(figure: Figure, purpose: str) -> tuple[float, float] | None:
@@ -42,14 +67,17 @@ def cost(figure: Figure, purpose: str) -> tuple[float, float] | None:
     return figure.host_us, figure.host_spread_us
 
 
-def counted(figure: Figure, purpose: str, on_host: bool) -> tuple[float, float] | None:
+def counted(figure: Figure, purpose: str, on_host: bool) -> _Counted | None:
     """``cost`` as it is compared: in eager mode on a device with ``NATIVE_SHARE`` and ``HOST_VARIES``."""
-    if purpose == "graph" or figure.host_us is None or on_host:
-        return cost(figure, purpose)
+    measured = cost(figure, purpose)
+    if measured is None or figure.host_us is None:
+        return None
+    if purpose == "graph" or on_host:
+        return _Counted(*measured, by_device=purpose == "graph")
     host = figure.host_us * (NATIVE_SHARE if figure.impl_id == IMPL_ID else 1.0)
     if figure.device_us is not None and figure.device_us > host:
-        return figure.device_us, figure.device_spread_us
-    return host, HOST_VARIES * host
+        return _Counted(figure.device_us, figure.device_spread_us, by_device=True)
+    return _Counted(host, HOST_VARIES * host, by_device=False)
 
 
 def ranked(costs: Mapping[str, tuple[float, float]], preference: Sequence[str]) -> list[str]:
@@ -88,67 +116,77 @@ def orders(
     """
     chosen = [f for f in figures if f.op_name == op_name and f.dtype == dtype]
     workloads = {figure.workload for figure in chosen}
-    fused = purpose == "graph" and any(figure.fused for figure in chosen)
-    found: list[tuple[int, list[str]]] = []
-    on_device: set[tuple[int, str]] = set()
+    fused = purpose == "graph" and any(figure.fused for figure in chosen if figure.impl_id == IMPL_ID)
+    buckets: list[_Bucket] = []
     for tokens in sorted({figure.tokens for figure in chosen}):
-        forms: dict[str, dict[str, tuple[float, float]]] = {}
+        forms: dict[str, dict[str, _Counted]] = {}
         for figure in chosen:
             one = counted(figure, purpose, on_host)
             if figure.tokens == tokens and one is not None:
                 forms.setdefault(figure.impl_id, {})[figure.workload] = one
-                if figure.device_us is not None and figure.device_us > (figure.host_us or 0.0):
-                    on_device.add((tokens, figure.impl_id))
         able = {impl_id: parts for impl_id, parts in forms.items() if len(parts) == len(workloads)}
         if able:
             order = _order(able, preference)
-            found.append((tokens, _moved(order, IMPL_ID) if fused and IMPL_ID in able else order))
+            order = _moved(order, IMPL_ID) if fused and IMPL_ID in able else order
+            buckets.append(_Bucket(tokens, order, able))
+    firsts = [bucket.order[0] for bucket in buckets]
     if purpose != "graph" and not on_host:
-        _settle(found, on_device)
+        firsts = _settled(buckets)
     # A bucket has the order of the most tokens in it.
-    ends = [each for each, later in itertools.zip_longest(found, found[1:]) if not later or later[1][0] != each[1][0]]
+    ends = [
+        (bucket.tokens, _moved(bucket.order, first))
+        for bucket, first, later in itertools.zip_longest(buckets, firsts, firsts[1:])
+        if first != later
+    ]
     if len(ends) < 2:
         return ends[0][1] if ends else []
     *bounded, (_, last) = ends
     return {**dict(bounded), "more": last}
 
 
-def _order(able: Mapping[str, Mapping[str, tuple[float, float]]], preference: Sequence[str]) -> list[str]:
-    """``ranked`` by the sums of an operator's forms, with nothing before the framework's own that is not faster in each of them.
+def _order(able: Mapping[str, Mapping[str, _Counted]], preference: Sequence[str]) -> list[str]:
+    """``ranked`` by the sums of an operator's forms, but first is nothing that the framework's own is as good as in one of them.
 
     Args:
-        able: implementation id to form to microseconds and their spread.
+        able: implementation id to form to what counts.
         preference: ids in the policy's order.
     """
     costs = {
-        impl_id: (sum(us for us, _ in parts.values()), sum(spread for _, spread in parts.values()))
+        impl_id: (sum(one.us for one in parts.values()), sum(one.spread for one in parts.values()))
         for impl_id, parts in able.items()
     }
-    order, own = ranked(costs, preference), able.get(IMPL_ID, {})
-    if len(own) < 2:
+    order, own = ranked(costs, preference), able.get(IMPL_ID)
+    if own is None:
         return order
-    slower = {
+    no_better = {
         impl_id
         for impl_id, parts in able.items()
-        if any(ranked({IMPL_ID: own[form], impl_id: one}, preference)[0] != impl_id for form, one in parts.items())
+        for form, one in parts.items()
+        if ranked({IMPL_ID: own[form][:2], impl_id: one[:2]}, preference)[0] != impl_id
     }
-    others = {impl_id: us for impl_id, us in costs.items() if impl_id not in slower}
+    others = {impl_id: us for impl_id, us in costs.items() if impl_id not in no_better}
     return _moved(order, ranked(others, preference)[0])
 
 
-def _settle(found: list[tuple[int, list[str]]], on_device: Container[tuple[int, str]]) -> None:
-    """Where the host is the bound it does the same for any number of tokens: what is first for one number alone, between two that
-    agree on another, is no choice but the noise of the host, and changed to theirs.
+def _settled(buckets: Sequence[_Bucket]) -> list[str]:
+    """The first of each bucket; where the host is the bound, and it does the same for any number of tokens, what is first for one
+    number alone, between two that agree on another, is the noise of the host, and the other one is.
 
-    Args:
-        found: numbers of tokens and their orders.
-        on_device: numbers of tokens and implementations whose bound is the device.
+    Not where it would take a place from the framework's own method, or is more than ``MOST_NOISE`` slower.
     """
-    for place in range(1, len(found) - 1):
-        (_, before), (tokens, order), (_, after) = found[place - 1 : place + 2]
-        measured = before[0] in order and (tokens, before[0]) not in on_device and (tokens, order[0]) not in on_device
-        if before[0] == after[0] and measured:
-            found[place] = (tokens, _moved(order, before[0]))
+    firsts = [bucket.order[0] for bucket in buckets]
+    settled = list(firsts)
+    for place in range(1, len(buckets) - 1):
+        bucket, first, other = buckets[place], firsts[place], firsts[place - 1]
+        if other != firsts[place + 1] or other not in bucket.able:
+            continue
+        parts = [one for impl_id in (first, other) for one in bucket.able[impl_id].values()]
+        before = bucket.order[: bucket.order.index(other)]
+        if IMPL_ID in before or any(one.by_device for one in parts):
+            continue
+        if bucket.us(other) <= MOST_NOISE * bucket.us(first):
+            settled[place] = other
+    return settled
 
 
 def _moved(order: list[str], first: str) -> list[str]:

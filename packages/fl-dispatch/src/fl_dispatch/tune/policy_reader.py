@@ -12,6 +12,7 @@ from typing import Any
 import yaml
 
 from fl_dispatch.errors import ConfigError
+from fl_dispatch.native import IMPL_ID
 from fl_dispatch.tune.measure import Figure
 
 _PURPOSES = ("graph", "eager")
@@ -58,6 +59,11 @@ def _tuned(content: Any) -> dict[str, Any]:
     if not isinstance(rows, list) or not rows:
         raise ValueError(f"tuned.figures must be a list of figures, {_found(tuned, 'figures')}")
     tuned["figures"] = [_figure(row, f"tuned.figures[{place}]") for place, row in enumerate(rows)]
+    seen: dict[tuple[Any, ...], int] = {}
+    for place, one in enumerate(tuned["figures"]):
+        first = seen.setdefault((one.workload, one.dtype, one.tokens, one.impl_id), place)
+        if first != place:
+            raise ValueError(f"tuned.figures[{place}] is of the same as tuned.figures[{first}]")
     if all(figure.dtype != tuned["dtype"] for figure in tuned["figures"]):
         raise ValueError(f"tuned.dtype is {tuned['dtype']!r}, of which there are no figures")
     return tuned
@@ -82,6 +88,8 @@ def _figure(row: Any, where: str) -> Figure:
             raise ValueError(f"{where}.{key} must be microseconds, 0 or more, {_found(row, key)}")
     if not isinstance(row.get("fused", False), bool):
         raise ValueError(f"{where}.fused must be true or false, {_found(row, 'fused')}")
+    if row.get("fused") and row["impl_id"] != IMPL_ID:
+        raise ValueError(f"{where}.fused is of {IMPL_ID} only, not of {row['impl_id']!r}")
     if "failed" in row:
         _word(row, "failed", f"{where}.failed")
     return Figure(**row)
