@@ -111,12 +111,12 @@ def start_group(
             full = short if name == "CUDA graphs" else f"{short}, {name}"
             for key, value in (settings or {}).items():
                 if key == "CONFIG":
-                    file = policy_file(value, arguments.out)
-                    if file is None:
-                        failed[full] = f"there is no {value}"
+                    try:
+                        files[full] = policy_file(value, arguments.out)
+                    except FileNotFoundError as error:
+                        failed[full] = str(error)
                         break
-                    files[full] = file
-                    value = str(file.resolve())
+                    value = str(files[full])
                 variables[group.prefix + key] = value
             else:
                 options = [*group.options, *arguments.engine_options]

@@ -102,9 +102,7 @@ def collect(arguments: Any, failed: dict[str, str]) -> list[dict[str, Any]]:
                 if setup.settings is not None:
                     variables[f"{prefix}REPORT"] = str(report)
                 if f"{prefix}CONFIG" in variables:
-                    variables[f"{prefix}CONFIG"] = str(
-                        (policy_file(variables[f"{prefix}CONFIG"], arguments.out) or Path()).resolve()
-                    )
+                    variables[f"{prefix}CONFIG"] = str(policy_file(variables[f"{prefix}CONFIG"], arguments.out))
                 own = setup.settings is not None
                 engine = Engine(
                     label,

@@ -48,15 +48,21 @@ def printed_table(log: str) -> list[Row]:
     return rows
 
 
-def policy_file(name: str, out: Path) -> Path | None:
-    """A tuned policy: the one of this run where a step has written it, else the one in ``benchmarks/results``, else None.
+def policy_file(name: str, out: Path) -> Path:
+    """A tuned policy, as an absolute path: the one of this run where a step has written it, else that in ``benchmarks/results``.
 
     Args:
         name: of the file in the output folder, ``fl-tuned.yaml`` and the like.
         out: the output folder.
+
+    Raises:
+        FileNotFoundError: there is neither; the message names both.
     """
     candidates = [out / name, *([RESULTS / RECORDED[name]] if name in RECORDED else [])]
-    return next((path for path in candidates if path.exists()), None)
+    found = next((path.resolve() for path in candidates if path.exists()), None)
+    if found is None:
+        raise FileNotFoundError(f"there is no tuned policy {' or '.join(map(str, candidates))}; run its tune step")
+    return found
 
 
 def firsts(order: Any) -> list[str]:

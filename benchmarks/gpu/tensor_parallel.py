@@ -97,10 +97,9 @@ def main() -> int:
     report = (arguments.out / "tp-report.json").resolve()
     for old in arguments.out.glob("tp-report.*"):
         old.unlink()
-    policy = policy_file("fl-tuned.yaml", arguments.out)
     settings = {
         NATIVE: None,
-        TUNED: {"SGLANG_FL_CONFIG": str(policy and policy.resolve())},
+        TUNED: {"SGLANG_FL_CONFIG": str(policy_file("fl-tuned.yaml", arguments.out))},
         DISPATCHED: {"SGLANG_FL_PREFER": "vendor", "SGLANG_FL_REPORT": str(report)},
     }
     found = versions(arguments.own, arguments.site)

@@ -357,13 +357,17 @@ def test_a_framework_without_a_recorded_policy_does_not_get_the_others(
     (tmp_path / "results").mkdir()
     (tmp_path / "results" / "tune_h200.yaml").write_text("per_op: {}")
     assert policies.policy_file("fl-tuned.yaml", tmp_path) == tmp_path / "results" / "tune_h200.yaml"
-    assert policies.policy_file("fl-tuned-vllm.yaml", tmp_path) is None
+    with pytest.raises(
+        FileNotFoundError, match=r"no tuned policy .*fl-tuned-vllm.yaml or .*tune_h200_vllm.yaml; run its"
+    ):
+        policies.policy_file("fl-tuned-vllm.yaml", tmp_path)
 
 
 def test_the_policy_of_this_run_goes_before_the_recorded_one(tmp_path: Path) -> None:
     (tmp_path / "fl-tuned.yaml").write_text("per_op: {}")
     assert policies.policy_file("fl-tuned.yaml", tmp_path) == tmp_path / "fl-tuned.yaml"
-    assert policies.policy_file("other.yaml", tmp_path) is None
+    with pytest.raises(FileNotFoundError, match=r"no tuned policy .*other.yaml; run its tune step"):
+        policies.policy_file("other.yaml", tmp_path)
 
 
 def test_log_probabilities_are_compared_with_those_of_the_same_tokens() -> None:
