@@ -48,14 +48,17 @@ class Group:
         """The group with these of its engines alone, and of ``further`` ones. A name that is none of them ends the program."""
         known = {**self.engines, **further}
         unknown = [name for name in names if name not in known]
-        if unknown or not names:
-            raise SystemExit(f"unknown engine {', '.join(unknown[:1])!r}; there are: {', '.join(known)}")
+        if unknown:
+            raise SystemExit(f"unknown engine {unknown[0]!r}; there are: {', '.join(known)}")
         return dataclasses.replace(self, engines={name: known[name] for name in names})
 
 
 def names(text: str) -> list[str]:
-    """What stands between commas, without the spaces around it and without nothings."""
-    return [name for part in text.split(",") if (name := part.strip())]
+    """What stands between commas, without the spaces around it and without nothings; where there is no more, the program ends."""
+    found = [name for part in text.split(",") if (name := part.strip())]
+    if not found:
+        raise SystemExit(f"{text!r} names no engine")
+    return found
 
 
 def _engines(tuned: str | None) -> dict[str, Mapping[str, str] | None]:
