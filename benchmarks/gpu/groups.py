@@ -53,11 +53,11 @@ class Group:
         return dataclasses.replace(self, engines={name: known[name] for name in names})
 
 
-def names(text: str) -> list[str]:
-    """What stands between commas, without the spaces around it and without nothings; where there is no more, the program ends."""
-    found = [name for part in text.split(",") if (name := part.strip())]
+def listed(text: str, what: str = "engine", separator: str = ",") -> list[str]:
+    """Names of an option without the spaces around them and without nothings; where that is all there is, the program ends."""
+    found = [name for part in text.split(separator) if (name := part.strip())]
     if not found:
-        raise SystemExit(f"{text!r} names no engine")
+        raise SystemExit(f"{text!r} names no {what}")
     return found
 
 

@@ -23,6 +23,7 @@ from typing import Any
 
 from bounds import errors, not_as_wanted, outside, ran, table, widest
 from engines import HERE, Engine, EngineError, all_ready, exit_on_terminate, framework_variables, stop_all
+from groups import listed
 from policies import policy_file, printed_table
 from results import device, headed, versions, write
 
@@ -89,12 +90,13 @@ def collect(arguments: Any, failed: dict[str, str]) -> list[dict[str, Any]]:
     options += [word for pair in arguments.extra for word in ("--set", pair)]
     reports = (arguments.out / "reports").resolve()
     reports.mkdir(exist_ok=True)
+    only = listed(arguments.engines) if arguments.engines else None
     started: dict[str, tuple[str, str, Setup, Path, Engine]] = {}
     rows: list[dict[str, Any]] = []
     try:
         for mode, engines in setups(framework).items():
             for name, setup in engines.items():
-                if arguments.engines and name not in arguments.engines.split(","):
+                if only is not None and name not in only:
                     continue
                 label = f"{name}, {mode}, logits {framework}"
                 report = reports / f"{name}-{mode}-{framework}.json".replace(" ", "-")

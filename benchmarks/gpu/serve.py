@@ -22,7 +22,7 @@ from typing import Any
 
 from engines import exit_on_terminate, stop_all
 from figures import Rates, table
-from groups import GROUPS, Group, names, note_layers, place, start_group
+from groups import GROUPS, Group, listed, note_layers, place, start_group
 from placement import cpu_times, stolen_share
 from results import device, headed, versions, write
 from turns import measure
@@ -31,11 +31,11 @@ from turns import measure
 def chosen(text: str, engines: str) -> dict[str, Group]:
     """The groups of these names with semicolons; only their first engine and these, with commas, where any are named."""
     found = {}
-    for name in filter(None, (part.strip() for part in text.split(";"))):
+    for name in listed(text, "group", ";"):
         if name not in GROUPS:
             raise SystemExit(f"unknown group {name!r}; there are: {'; '.join(GROUPS)}")
         first, *_ = (group := GROUPS[name]).engines
-        found[name] = group.only([first, *names(engines)]) if engines else group
+        found[name] = group.only([first, *listed(engines)]) if engines else group
     return found
 
 

@@ -26,7 +26,7 @@ from typing import Any
 
 from engines import SETTLE_SECONDS, Engine, EngineError, exit_on_terminate, stop_all
 from figures import Job, Rates, short_name
-from groups import group_of, names, note_layers, place, start_group
+from groups import group_of, listed, note_layers, place, start_group
 from kernel_table import page
 from results import device, headed, versions, write
 from steps import PROMPT
@@ -129,14 +129,14 @@ def trace_all(
 
 def run(arguments: Any) -> bool:
     """Start, measure and write; True if nothing is missing or wrong."""
-    group = group_of(arguments.framework, arguments.eager, names(arguments.engines))
+    group = group_of(arguments.framework, arguments.eager, listed(arguments.engines))
     counts = list(map(int, arguments.requests.split(",")))
     name = ("" if arguments.framework == "sglang" else "vllm-") + "kernels" + ("-eager" if arguments.eager else "")
     jobs = decoding(counts, arguments.steps)
     version = versions(arguments.own, arguments.site)
     mode = "eager" if arguments.eager else "graphs"
     options = ["--framework", arguments.framework, *(["--eager"] if arguments.eager else [])]
-    options += [word for key in SHOWN for word in (f"--{key}", f"{vars(arguments)[key]}")]
+    options += [word for key in SHOWN for word in (f"--{key}", str(vars(arguments)[key]))]
     result = headed(
         "step_kernels.py",
         shlex.join(options),

@@ -25,7 +25,7 @@ from typing import Any
 from alternating import CYCLE, TIMED, VARIABLE
 from engines import SETTLE_SECONDS, Engine, EngineError, exit_on_terminate, stop_all
 from figures import layers, short_name
-from groups import group_of, names, note_layers, place, start_group
+from groups import group_of, listed, note_layers, place, start_group
 from results import device, headed, versions, write
 
 PROMPT = 16
@@ -201,7 +201,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     with_plugin.engine_options = json.loads(arguments.engine_options)
     with_plugin.own = os.pathsep.join([str(plugin_folder(scratch / "plugin")), str(arguments.own)])
     name = "steps" if arguments.framework == "sglang" else "vllm-steps"
-    group = group_of(arguments.framework, True, names(arguments.engines))
+    group = group_of(arguments.framework, True, listed(arguments.engines))
     found = versions(arguments.own, arguments.site)
     result = headed(
         "steps.py",

@@ -471,6 +471,14 @@ def test_every_step_has_a_command_with_files_that_exist(tmp_path: Path) -> None:
             assert all(Path(script).exists() for script in scripts)
 
 
+def test_the_steps_that_are_said_to_take_further_arguments_are_those_that_do(tmp_path: Path) -> None:
+    folders = on_box.Folders(tmp_path / "site", tmp_path)
+    given, without = (
+        {step: on_box.commands(step, folders, more, 1.0) for step in on_box.STEPS} for more in (["-x"], [])
+    )
+    assert {step for step in on_box.STEPS if given[step] != without[step]} == set(on_box.TAKING)
+
+
 def test_a_step_of_vllm_runs_vllm_with_its_packages(tmp_path: Path) -> None:
     folders = on_box.Folders(tmp_path / "site", tmp_path)
     for step, framework in (

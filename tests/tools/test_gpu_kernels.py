@@ -218,9 +218,9 @@ def test_engines_are_chosen_from_the_group_of_framework_and_mode() -> None:
 
 
 def test_names_have_no_spaces_around_them_and_nothings_are_none() -> None:
-    assert groups.names(" native again, tuned,") == ["native again", "tuned"]
+    assert groups.listed(" native again, tuned,") == ["native again", "tuned"]
     with pytest.raises(SystemExit, match="' ,' names no engine"):
-        groups.names(" ,")
+        groups.listed(" ,")
     assert groups.GROUPS["eager"].only([]).engines == {}  # of a script that only asks for the framework's name
 
 
@@ -233,6 +233,8 @@ def test_the_groups_to_serve_are_known_before_any_starts() -> None:
     assert serve.chosen("eager", "") == {"eager": groups.GROUPS["eager"]}
     with pytest.raises(SystemExit, match="unknown group 'egaer'; there are: CUDA graphs; eager; "):
         serve.chosen("eager;egaer", "")
+    with pytest.raises(SystemExit, match="' ;' names no group"):
+        serve.chosen(" ;", "")
     with pytest.raises(SystemExit, match="unknown engine 'tuned'; there are: native, native again, vendor, flagos"):
         serve.chosen("eager;piecewise CUDA graphs", "tuned")  # which has none
 

@@ -122,10 +122,10 @@ def test_the_forms_of_an_operator_are_added_up_and_one_that_cannot_do_all_is_out
     assert orders(figures, "rms_norm", "bfloat16", "graph", PREFERENCE) == ["vendor", "flagos"]
 
 
-def forms(impl_id, plain, residual, tokens=1):
+def forms(impl_id, plain, residual):
     return [
-        figure(impl_id, tokens, device=plain, host=0.1, workload="plain"),
-        figure(impl_id, tokens, device=residual, host=0.1, workload="residual"),
+        figure(impl_id, 1, device=plain, host=0.1, workload="plain"),
+        figure(impl_id, 1, device=residual, host=0.1, workload="residual"),
     ]
 
 

@@ -119,7 +119,11 @@ def _run(args: argparse.Namespace) -> tuple[str, int]:
     if args.json:
         failed = not_able(figures)
         return as_json({"policy": str(args.output), "picture": str(picture), "orders": found, "not_able": failed}), 0
-    rows = [(op_name, bound, order) for op_name, each in found.items() for bound, order in _rows(each)]
+    rows = [
+        (op_name, bound, " > ".join(order) or "nothing could be measured")
+        for op_name, each in found.items()
+        for bound, order in _rows(each)
+    ]
     table = columns(("operator", "tokens", "order"), rows)
     prefix = tuned.get("prefix", choice.prefix)
     closing = f"written: {args.output} and {picture}\nuse it:  {prefix}CONFIG={args.output}"
@@ -210,10 +214,10 @@ def _read(args: argparse.Namespace, manager: Any) -> dict[str, Any]:
     return tuned
 
 
-def _rows(order: Any) -> list[tuple[str, str]]:
+def _rows(order: Any) -> list[tuple[str, list[str]]]:
     if isinstance(order, dict):
-        return [("more" if bound == "more" else f"up to {bound}", " > ".join(each)) for bound, each in order.items()]
-    return [("all", " > ".join(order) or "nothing could be measured")]
+        return [("more" if bound == "more" else f"up to {bound}", each) for bound, each in order.items()]
+    return [("all", order)]
 
 
 def _remarks(figures: Iterable[Figure], found: Mapping[str, Any], purpose: str, on_host: bool) -> list[str]:
@@ -223,7 +227,7 @@ def _remarks(figures: Iterable[Figure], found: Mapping[str, Any], purpose: str, 
     own = [one for one in figures if one.impl_id == IMPL_ID]
     if purpose == "graph":
         fused = dict.fromkeys(one.op_name for one in own if one.fused)
-        first = [op_name for op_name in fused if any(order.startswith(IMPL_ID) for _, order in _rows(found[op_name]))]
+        first = [op_name for op_name in fused if any(order[:1] == [IMPL_ID] for _, order in _rows(found[op_name]))]
         why = "the compiler of these graphs fuses it with what is around it, see docs/tune.md"
         return [f"{IMPL_ID} is first for {', '.join(first)}: {why}", ""] if first else []
     if on_host or not own:

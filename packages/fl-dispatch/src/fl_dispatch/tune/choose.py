@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from fl_dispatch.native import IMPL_ID
@@ -31,11 +31,16 @@ Orders = Mapping[int | str, list[str]] | list[str]
 
 
 class _Counted(NamedTuple):
-    """Microseconds as they are compared, how far they vary, and whether they are the device's."""
+    """Microseconds as they are compared, how far they vary, and whether they are more than the host's."""
 
     us: float
     spread: float
     by_device: bool
+
+
+def _total(forms: Mapping[str, _Counted]) -> tuple[float, float]:
+    """Of all forms of an operator."""
+    return sum(one.us for one in forms.values()), sum(one.spread for one in forms.values())
 
 
 @dataclass(frozen=True)
@@ -45,9 +50,6 @@ class _Bucket:
     tokens: int
     order: list[str]
     able: Mapping[str, Mapping[str, _Counted]]
-
-    def us(self, impl_id: str) -> float:
-        return sum(one.us for one in self.able[impl_id].values())
 
 
 def cost(figure: Figure, purpose: str) -> tuple[float, float] | None:
@@ -69,15 +71,14 @@ def cost(figure: Figure, purpose: str) -> tuple[float, float] | None:
 
 def counted(figure: Figure, purpose: str, on_host: bool) -> _Counted | None:
     """``cost`` as it is compared: in eager mode on a device with ``NATIVE_SHARE`` and ``HOST_VARIES``."""
-    measured = cost(figure, purpose)
-    if measured is None or figure.host_us is None:
+    if figure.host_us is None:
         return None
-    if purpose == "graph" or on_host:
-        return _Counted(*measured, by_device=purpose == "graph")
-    host = figure.host_us * (NATIVE_SHARE if figure.impl_id == IMPL_ID else 1.0)
-    if figure.device_us is not None and figure.device_us > host:
-        return _Counted(figure.device_us, figure.device_spread_us, by_device=True)
-    return _Counted(host, HOST_VARIES * host, by_device=False)
+    host, spread = figure.host_us, figure.host_spread_us
+    if purpose != "graph" and not on_host:
+        host *= NATIVE_SHARE if figure.impl_id == IMPL_ID else 1.0
+        spread = HOST_VARIES * host
+    measured = cost(replace(figure, host_us=host, host_spread_us=spread), purpose)
+    return None if measured is None else _Counted(*measured, by_device=measured[0] > host)
 
 
 def ranked(costs: Mapping[str, tuple[float, float]], preference: Sequence[str]) -> list[str]:
@@ -151,10 +152,7 @@ def _order(able: Mapping[str, Mapping[str, _Counted]], preference: Sequence[str]
         able: implementation id to form to what counts.
         preference: ids in the policy's order.
     """
-    costs = {
-        impl_id: (sum(one.us for one in parts.values()), sum(one.spread for one in parts.values()))
-        for impl_id, parts in able.items()
-    }
+    costs = {impl_id: _total(parts) for impl_id, parts in able.items()}
     order, own = ranked(costs, preference), able.get(IMPL_ID)
     if own is None:
         return order
@@ -180,11 +178,11 @@ def _settled(buckets: Sequence[_Bucket]) -> list[str]:
         bucket, first, other = buckets[place], firsts[place], firsts[place - 1]
         if other != firsts[place + 1] or other not in bucket.able:
             continue
-        parts = [one for impl_id in (first, other) for one in bucket.able[impl_id].values()]
+        theirs, ours = bucket.able[other], bucket.able[first]
         before = bucket.order[: bucket.order.index(other)]
-        if IMPL_ID in before or any(one.by_device for one in parts):
+        if IMPL_ID in before or any(one.by_device for one in (*theirs.values(), *ours.values())):
             continue
-        if bucket.us(other) <= MOST_NOISE * bucket.us(first):
+        if _total(theirs)[0] <= MOST_NOISE * _total(ours)[0]:
             settled[place] = other
     return settled
 
