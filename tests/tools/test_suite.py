@@ -45,6 +45,9 @@ def runs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Runs:
     runs = Runs()
     monkeypatch.setattr(suite, "ROOT", tmp_path)
     monkeypatch.setattr(suite, "REPORTS", tmp_path / "reports")
+    monkeypatch.setattr(
+        suite, "RECORDS", tmp_path / "records"
+    )  # the real ones belong to the run that this test is a part of
     for name in ("run_shown", "ensure", "ensure_model"):
         monkeypatch.setattr(suite, name, getattr(runs, name))
     return runs
@@ -69,6 +72,14 @@ def test_one_step_builds_only_what_it_needs(runs: Runs) -> None:
     assert runs.built == ["dev"]
     assert run_suite(["sglang-0.5.23"])
     assert runs.built == ["dev", "sglang-0.5.23", "model"]
+
+
+def test_a_run_begins_without_the_records_of_another(runs: Runs, tmp_path: Path) -> None:
+    stale = tmp_path / "records" / "my-chip.vllm.json"
+    stale.parent.mkdir()
+    stale.touch()
+    assert run_suite(["dev"])
+    assert list(stale.parent.iterdir()) == []
 
 
 def test_the_last_line_sums_all_steps(runs: Runs, capsys: pytest.CaptureFixture[str]) -> None:
